@@ -34,6 +34,9 @@ def write_data(folder):
         "text.txt": "\n\n".join(LINES),
         "labels.tsv": table,
         "tags.txt": tagged,
+        "lines.txt": "\n\n".join(
+            "\n".join(LINES[start : start + 3]) for start in range(0, 120, 3)
+        ),
         "squad.json": json.dumps({"data": [{"paragraphs": asked}]}),
     }
     for name, content in contents.items():
@@ -41,6 +44,7 @@ def write_data(folder):
     return {
         "text": f"documents:{folder}/text.txt",
         "masked": f"text:{folder}/text.txt",
+        "documents": f"documents:{folder}/lines.txt",
         "labelled": f"tsv:{folder}/labels.tsv",
         "scored": f"tsv:{folder}/labels.tsv",
         "tagged": f"conll:{folder}/tags.txt",
@@ -63,6 +67,7 @@ def config_of_kind(kind, name, **options):
 OBJECTIVES = {
     "text": ("causal", "none"),
     "masked": ("masked", "words"),
+    "documents": ("masked_and_next", "words_and_next"),
     "labelled": ("classification", "classification"),
     "scored": ("regression", "classification"),
     "tagged": ("tagging", "tagging"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import get_args
 
 from jaxformer.cli.arguments import add_checkpoint, add_options, number
 from jaxformer.cli.output import (
@@ -15,6 +16,7 @@ from jaxformer.cli.output import (
     warn,
     write_output,
 )
+from jaxformer.search.config import Precision
 
 EXAMPLE = """
 examples:
@@ -29,6 +31,8 @@ Reads a text a line, and prints a JSON object for each, by the run's training.ob
                   after its last (start, end), its score, and no_answer, the score
                   of none; scores are sums of two logits
   masked          a text with <mask> once: words for it, with their probabilities
+  masked_and_next the same, or two texts and a tab: the probability that the second
+                  follows the first (next)
 Texts to label or measure are cut to data.max_length, as in training, and a warning
 counts them. Tagged ones are divided between words, those with answers into windows that
 overlap, and texts with a mask are refused. A blank line gets null.
@@ -50,6 +54,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="words for a mask (default 5)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        help="of weights and computation (default: that of the run)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -57,7 +66,8 @@ def run(options: argparse.Namespace) -> None:
     from jaxformer.evaluation.predictor import Predictor
 
     check_output(options.output, options.input)
-    predictor = Predictor.load(options.workdir, options.checkpoint)
+    asked = options.workdir, options.checkpoint
+    predictor = Predictor.load(*asked, precision=options.precision)
 
     def notice(cut: int) -> None:
         limit = f"data.max_length={predictor.longest} tokens"

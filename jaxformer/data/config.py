@@ -13,7 +13,7 @@ UnicodeNormalization = Literal["none", "NFC", "NFKC"]
 VocabularyModel = Literal["bpe", "unigram", "bytes"]
 """How a vocabulary finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
 
-ONE_SIDED = ("text", "masked")
+ONE_SIDED = ("text", "masked", "documents")
 WITH_LABELS = ("labelled", "scored", "tagged", "spans")
 KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
 """What an example of a data set is: a pair, one text, or a text and its labels."""
@@ -67,9 +67,11 @@ class DataConfig(Cleaning):
     """
 
     # What an example is: pairs (a sentence and its translation), text (one text, whose
-    # next words are predicted), masked (one text, of which words are masked), labelled
-    # (a text, or two, and a label), scored (the same with a number), tagged (words and
-    # as many tags) or spans (a question, a text and where it has the answer).
+    # next words are predicted), masked (one text, of which words are masked), documents
+    # (two parts of texts of several lines, of which words are masked, and whether one
+    # follows the other), labelled (a text, or two, and a label), scored (the same with
+    # a number), tagged (words and as many tags) or spans (a question, a text and where
+    # it has the answer).
     kind: str = key("pairs", choices=KINDS, changes="tokens")
     # The labels of labelled and tagged text in the order of their numbers, separated by
     # commas. Default None: those of the training text, sorted.
@@ -123,8 +125,9 @@ class DataConfig(Cleaning):
     temperature: float = key(1.0, least=1, most=10**9)
 
     # Longest training sentence in tokens, on each side, end of sentence included.
-    # Longer pairs are dropped and counted, never cut. Masked text is divided, text with
-    # labels is cut and counted, and long texts of spans become several windows.
+    # Longer pairs are dropped and counted, never cut. Masked text and documents are
+    # divided, text with labels is cut and counted, and long texts of spans become
+    # several windows.
     max_length: int = key(256, least=1, most=2**20, changes="tokens")
     # Tokens of a row of text: its documents, one after another, are divided into such
     # rows, at other places in each epoch. Default None: each text is a row.
@@ -174,13 +177,21 @@ class DataConfig(Cleaning):
     @property
     def labels_per_text(self) -> int | None:
         """Targets of each text, where these are labels; None: as many as tokens."""
-        return {"labelled": 1, "scored": 1, "spans": 2}.get(self.kind)
+        counts = {"labelled": 1, "scored": 1, "spans": 2, "documents": 1}
+        return counts.get(self.kind)
+
+    @property
+    def divides_later(self) -> bool:
+        """Whether rows are cut from encoded texts of any length when these are read."""
+        return self.window is not None or self.kind == "documents"
 
     @property
     def examples(self) -> str:
         """What the examples are called."""
         names = {"text": "texts", "masked": "texts", "spans": "questions"}
-        return "pairs" if self.kind == "pairs" else names.get(self.kind, "examples")
+        if self.kind in ("pairs", "documents"):
+            return self.kind
+        return names.get(self.kind, "examples")
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -288,5 +299,5 @@ _OF_KINDS = {
     "window": ("text",),
     "stride": ("spans",),
     # A row has one label.
-    "packing": ("pairs", *ONE_SIDED, "tagged"),
+    "packing": ("pairs", "text", "masked", "tagged"),
 }

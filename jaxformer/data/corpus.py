@@ -25,6 +25,7 @@ from jaxformer.data.config import DataConfig
 from jaxformer.data.download import Report
 from jaxformer.data.encoding import CHUNK, SubwordSampling, Tokenizer, tokenize
 from jaxformer.data.files import check_regular
+from jaxformer.data.frame import make_frame
 from jaxformer.data.language_codes import same_language
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
@@ -32,6 +33,7 @@ from jaxformer.data.prepared import Manifest
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Encoded, TokenWriter
+from jaxformer.data.text_pairs import draw_pairs, find_pairs
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.data.windows import cut_epoch, cut_windows
@@ -152,6 +154,11 @@ class TrainingText:
             cut = partial(cut_epoch, store, sizes, config.window, seed)
             resample = partial(_ignore_stop, cut)
             store, sizes = cut_windows(store, sizes, config.window)
+        elif config.kind == "documents":
+            frame = make_frame(vocabularies, ("", ""))
+            texts = find_pairs(store, sizes, frame, config.max_length)
+            resample = partial(_ignore_stop, partial(draw_pairs, texts, seed))
+            store, sizes = texts.true_pairs, texts.sizes
         return TrainingData.from_pairs(
             store,
             self.config,
@@ -256,7 +263,7 @@ class TrainingText:
                 longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
                 kept = np.arange(len(pairs))
                 count = sum(manifest.counts.values(), Counts())
-                if config.window is None:
+                if not config.divides_later:
                     kept = np.flatnonzero(longer <= config.max_length)
                     left = len(pairs) - len(kept)
                     too_long = count.dropped.get("max_length", 0) + left

@@ -13,6 +13,7 @@ from jaxformer.data.config import DataConfig
 from jaxformer.data.frame import Frame, make_frame
 from jaxformer.data.records import Pair
 from jaxformer.data.store import Encoded, Sentences
+from jaxformer.data.text_pairs import draw_pairs, encode_lines, find_pairs
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.data.vocabulary_labels import split_words
 from jaxformer.data.windows import cut_windows
@@ -56,6 +57,7 @@ def encode_examples(
 
     - text: the tokens of each text, and the end; nothing is cut.
     - masked: each text in its frame; a longer one than ``max_length`` is divided.
+    - documents: see :func:`jaxformer.data.text_pairs.encode_lines`.
     - labelled, scored: one text or two in their frame, cut at the end of the longer to
       ``max_length``, and the label.
     - tagged: words in their frame, cut to ``max_length``. The target of the first piece
@@ -76,6 +78,8 @@ def encode_examples(
         InputError: an unknown label, or a second text that the frame has no place for.
     """
     frame = make_frame(vocabularies, ("", ""))
+    if config.kind == "documents":
+        return Examples(*encode_lines(pairs, vocabularies.source, threads))
     if config.kind == "text":
         return _encode_text(pairs, vocabularies, frame, threads)
     if frame.added >= config.max_length:
@@ -116,7 +120,8 @@ def encode_validation(
     """Encode examples of ``config.kind``, for a loss that counts each once.
 
     Texts with ``config.window`` are divided into windows, which begin at the first
-    token; ``origins`` are then the numbers of the windows.
+    token, and documents into pairs, always the same; ``origins`` are then the numbers
+    of windows or pairs.
 
     Args:
         pairs: as of :func:`encode_examples`.
@@ -134,6 +139,10 @@ def encode_validation(
     if config.window is not None:
         windows, _ = cut_windows(found.pairs, [len(found.pairs)], config.window)
         return Examples(windows, np.arange(len(windows)))
+    if config.kind == "documents":
+        frame, sizes = make_frame(vocabularies, ("", "")), [len(found.pairs)]
+        texts = find_pairs(found.pairs, sizes, frame, config.max_length)
+        return Examples(draw_pairs(texts, 0, 0), np.arange(len(texts.documents)))
     too_long = np.flatnonzero(found.pairs.source_lengths > max_length)
     if too_long.size:
         raise InputError(

@@ -139,7 +139,7 @@ class Manifest:
             InputError: the line has the values to set.
         """
         free = {"train"}
-        if config.kind in ("pairs", "text"):  # others are cut to it
+        if config.kind in ("pairs", "text", "documents"):  # others are cut to it
             free |= {"max_length"}
         others = [
             f"--config.data.{key}={shlex.quote(str(self.request.get(key)))}"
@@ -153,7 +153,7 @@ class Manifest:
                 " values of this run"
             )
         longest = self.request["max_length"]
-        if longest < config.max_length and config.window is None:
+        if longest < config.max_length and not config.divides_later:
             raise InputError(
                 f"{self.directory} was prepared with data.max_length={longest} and"
                 f" lacks longer pairs: set --config.data.max_length={longest} or less,"

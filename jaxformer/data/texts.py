@@ -2,7 +2,7 @@ r"""Text of one side by name: files, documents, source code.
 
 A data set has a name of the form ``scheme:rest`` as in :mod:`jaxformer.data.sources`,
 with the same patterns and compressions. It has one text an example
-(``data.kind`` text or masked):
+(``data.kind`` text, masked or documents):
 
 =============================== ================================================
 name                            data

@@ -201,7 +201,7 @@ def load_or_train(
         _load_or_train_one(directory / f"{name}.model", config, pairs, tags)
         for name in sides[config.shared_vocabulary]
     ]
-    template = ENCODER if config.kind == "masked" else None
+    template = ENCODER if config.kind in ("masked", "documents") else None
     vocabularies = Vocabularies(found[0], found[-1], template)
     vocabularies.save(directory)
     return vocabularies

@@ -5,7 +5,6 @@ words.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,20 +12,24 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.examples import Window, join_texts, question_windows
 from jaxformer.data.frame import make_frame
+from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import MASK, Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.models.encoder import TextEncoder
+from jaxformer.evaluation.encoder_logits import find_logits, share_rows, softmax
+from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.objectives import Batch, make_objective
+from jaxformer.search.config import Precision
+from jaxformer.training.objectives import Batch
 from jaxformer.training.optimizer import frozen_mask
 from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import line_error
@@ -36,7 +39,8 @@ from jaxformer.translation.encoder_rows import (
     rows_of_words,
     with_mask,
 )
-from jaxformer.typing import Array, Float, PyTree
+from jaxformer.translation.models import mesh_of_devices, prepare
+from jaxformer.typing import Float, PyTree
 
 Prediction = dict[str, Any]
 """What :meth:`Predictor.predict` says of a text, as JSON."""
@@ -58,6 +62,7 @@ class Predictor:
         *,
         checkpoint: int | str | None = None,
         directory: Path | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Build a predictor from its parts; :meth:`load` reads them from a run.
 
@@ -67,6 +72,8 @@ class Predictor:
             vocabularies: of text and labels.
             checkpoint: name of the parameters.
             directory: of the run.
+            precision: of :func:`jaxformer.translation.models.prepare`; None: as the run
+                says (``decoding.precision``).
 
         Raises:
             InputError: the model is no encoder alone.
@@ -76,6 +83,15 @@ class Predictor:
         if model.attention_backend != "plain":
             # The machine that trained may have had another kernel.
             model = dataclasses.replace(model, attention_backend="auto")
+        if model.scan_layers:
+            model = dataclasses.replace(model, scan_layers=False)
+            params = unstack_layers(params)
+        precision = precision or config.decoding.precision
+        if precision != "model":
+            model, params = prepare(model, params, precision)
+        self.mesh = mesh_of_devices()
+        if self.mesh is not None:
+            params = jax.device_put(params, NamedSharding(self.mesh, PartitionSpec()))
         self.config = dataclasses.replace(config, model=model)
         self.model, self.params = make_model(model), params
         self.vocabularies = vocabularies
@@ -83,12 +99,19 @@ class Predictor:
         self.checkpoint, self.directory = checkpoint, directory
 
     @classmethod
-    def load(cls, directory: str | Path, checkpoint: str | int = "best") -> Predictor:
+    def load(
+        cls,
+        directory: str | Path,
+        checkpoint: str | int = "best",
+        *,
+        precision: Precision | None = None,
+    ) -> Predictor:
         """Read a run's configuration, vocabularies and parameters.
 
         Args:
             directory: of the run; on the disk or in a bucket (``gs://bucket/run``).
             checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
+            precision: as of the constructor.
 
         Raises:
             InputError: there is no such run or checkpoint, its parts do not belong
@@ -110,8 +133,9 @@ class Predictor:
             )
         vocabularies = Vocabularies.load(directory / "vocabulary")
         check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
-        names = {"checkpoint": saved.name, "directory": directory}
-        return cls(config, saved.load(like), vocabularies, **names)
+        more: dict[str, Any] = {"checkpoint": saved.name, "directory": directory}
+        params = saved.load(like)
+        return cls(config, params, vocabularies, precision=precision, **more)
 
     @property
     def longest(self) -> int:
@@ -139,7 +163,11 @@ class Predictor:
                                                  ``no_answer``, the score of none
         masked         with ``<mask>`` once      ``candidates``, words with their
                                                  probabilities
+        masked_and_    the same, or two texts    ``next``, the probability that the
+        next           and a tab                 second text follows the first
         ============== ========================= ======================================
+
+        An imported model with both heads predicts both.
 
         Texts to label or measure are cut to ``data.max_length`` as in training; tagged
         ones are divided between words, and those with answers into windows. What is
@@ -155,7 +183,15 @@ class Predictor:
             InputError: a text does not have the form above, or one with a mask is too
                 long.
         """
-        return getattr(self, f"_{self.config.training.objective}")(texts, top, notice)
+        objective = self.config.training.objective.removesuffix("_and_next")
+        return getattr(self, f"_{objective}")(texts, top, notice)
+
+    @property
+    def _knows_next(self) -> bool:
+        """Whether the model was trained to say whether a text follows another."""
+        imported = self.config.data.train.startswith(IMPORTED)
+        both = self.config.model.head == "words_and_next"
+        return both and (imported or self.config.training.objective != "masked")
 
     def _classification(
         self, texts: Sequence[str], top: int, notice: Callable[[int], None]
@@ -268,11 +304,19 @@ class Predictor:
     def _masked(
         self, texts: Sequence[str], top: int, notice: Callable[[int], None]
     ) -> list[Prediction]:
-        del notice
-        rows, places = [], []
+        found: list[Prediction] = [{} for _ in texts]
+        two = [self._knows_next and "\t" in x and MASK not in x for x in texts]
+        pairs = [x if is_pair else "" for x, is_pair in zip(texts, two, strict=True)]
+        for number, logits in enumerate(self._whole(pairs, notice)):
+            share = None if logits is None else round(float(softmax(logits)[0]), 6)
+            found[number] = {"next": share}
+        rows, places, owners = [], [], []
         for number, text in enumerate(texts, start=1):
+            if two[number - 1]:
+                continue
             if text.count(MASK) != 1:
                 fault = f"has {text.count(MASK) or 'no'} {MASK}: give each text one"
+                fault += ", or two texts and a tab" if self._knows_next else ""
                 raise line_error("text", number, fault)
             row, place = with_mask(text, self.vocabularies.source, self.frame)
             if len(row) > self.longest:
@@ -283,17 +327,18 @@ class Predictor:
                 raise line_error("text", number, fault)
             rows.append(row)
             places.append(place)
+            owners.append(found[number - 1])
+            found[number - 1].clear()
         vocabulary = self.vocabularies.target
         ids = {getattr(vocabulary, f"{x}_id") for x in ("pad", "unk", "bos", "eos")}
         ids |= {vocabulary.mask_id, *vocabulary.languages.values()}
         special = [id_ for id_ in ids if id_ is not None and id_ < vocabulary.size]
-        found: list[Prediction] = [{} for _ in rows]
         for index, logits in self.outputs(rows, places):
             shares = softmax(logits[0])[: vocabulary.size]
             shares[special] = -1.0
             order = [id_ for id_ in np.argsort(-shares)[:top] if shares[id_] >= 0]
             names = [name.replace("▁", " ") for name in vocabulary.pieces(order)]
-            found[index]["candidates"] = [
+            owners[index]["candidates"] = [
                 [name.strip() or name, round(float(shares[id_]), 6)]
                 for name, id_ in zip(names, order, strict=True)
             ]
@@ -303,23 +348,23 @@ class Predictor:
         self, rows: Sequence[list[int]], places: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Float[np.ndarray, "..."]]]:
         """Yield the number of each row and its logits in float32, in batches of similar
-        lengths; nothing of a row without tokens.
+        lengths over all devices; nothing of a row without tokens.
 
         Args:
             rows: tokens in their frame.
-            places: of the mask in each row; None: the model reads no masks.
+            places: of the mask in each row; None: the output is that for whole rows.
         """
         config, decoding = self.model.config, self.config.decoding
         sizes = decoding.batch_size, decoding.tokens_per_batch, config.max_length
         for indices, most in batches([*map(len, rows)], *sizes):
             width = round_width(len(rows[indices[0]]), config.max_length)
-            count = min(power_of_two(len(indices)), most)
+            count = share_rows(min(power_of_two(len(indices)), most), self.mesh)
             tokens = pad([rows[i] for i in indices], count, width, config.pad_id)
             batch: Batch = {"source": tokens}
             if places is not None:
                 masks = pad([[places[i]] for i in indices], count, 1, 0)
                 batch = {"masked": tokens, "places": masks}
-            given = self.model, self.config.training, self.params, batch
+            given = self.model, self.config.training, self.params, batch, self.mesh
             yield from zip(indices, np.asarray(find_logits(*given)), strict=False)
 
 
@@ -341,22 +386,3 @@ def _untrained(
         return [*drawn] if checkpoint == 0 else []
     frozen = frozen_mask(like, config.frozen)
     return [part for part in drawn if all(jax.tree.leaves(frozen.get(part, False)))]
-
-
-def softmax(logits: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
-    """Return probabilities in float64."""
-    shares = np.exp(logits.astype(np.float64) - logits.max())
-    return shares / shares.sum()
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def find_logits(
-    model: TextEncoder, config: TrainingConfig, params: PyTree, batch: Batch
-) -> Float[Array, "..."]:
-    """Return the logits that the objective of a run reads, as in its validation."""
-    objective = make_objective(model.config, config)
-
-    def run(module: TextEncoder, batch: Batch) -> Float[Array, "..."]:
-        return objective.output(module, batch, train=False).logits()
-
-    return model.apply({"params": params}, batch, method=run)  # pyright: ignore[reportReturnType]

@@ -4,6 +4,7 @@ numbers, tags and answers.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import math
@@ -15,16 +16,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxformer import __version__
 from jaxformer.data.corpus import load_evaluation
-from jaxformer.data.examples import encode_examples
+from jaxformer.data.examples import encode_examples, encode_validation
 from jaxformer.data.labelled import NO_ANSWER
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary_labels import split_words
 from jaxformer.errors import InputError
 from jaxformer.evaluation import labels
-from jaxformer.evaluation.predictor import Prediction, Predictor, find_logits
+from jaxformer.evaluation.encoder_logits import find_logits, share_rows, softmax
+from jaxformer.evaluation.predictor import Prediction, Predictor
 from jaxformer.evaluation.text_scores import perplexity_in_windows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.encoder import TextEncoder
@@ -104,7 +107,11 @@ def score_encoder(
     """Score a model of the encoder alone; see :func:`evaluate`."""
     objective = predictor.config.training.objective
     if objective == "masked":
-        return score_masked(predictor, pairs), None
+        given = pairs, predictor.vocabularies, predictor.config.data
+        rows = [row.tolist() for row in encode_examples(*given).pairs.target]
+        return score_masked(predictor, rows) | {"texts": len(pairs)}, None
+    if objective == "masked_and_next":
+        return score_documents(predictor, pairs), None
     _check_labels(predictor, pairs)
     found = predictor.predict([pair.source for pair in pairs], notice=notice)
     scores, predictions = _SCORES[objective](predictor, found, pairs)
@@ -207,9 +214,40 @@ _SCORES: dict[
 }
 
 
-def score_masked(predictor: Predictor, pairs: Sequence[Pair]) -> dict[str, Any]:
+def score_documents(predictor: Predictor, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Measure the loss of masked words, and whether a text is known to follow another,
+    in the pairs that validation has.
+
+    Returns:
+        What :func:`score_masked` returns, ``next_accuracy``, ``next_loss`` in nats a
+        pair, and the number of ``pairs``.
+
+    Raises:
+        InputError: less than two documents have two lines.
+    """
+    given = pairs, predictor.vocabularies, predictor.config.data
+    found = encode_validation(*given, predictor.longest).pairs
+    rows = [row.tolist() for row in found.source]
+    losses, right = np.zeros(len(rows)), 0
+    for index, logits in predictor.outputs(rows):
+        label = int(found.target[index][0])
+        losses[index] = -math.log(max(softmax(logits)[label], 1e-300))
+        right += int(logits.argmax()) == label
+    return score_masked(predictor, rows) | {
+        "next_accuracy": round(right / len(rows), 6),
+        "next_loss": round(math.fsum(losses) / len(rows), 6),
+        "pairs": len(rows),
+        "texts": len(pairs),
+    }
+
+
+def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, Any]:
     """Measure the loss of masked words, which a row's number alone determines: the same
     words of equal text are masked in every run and batch.
+
+    Args:
+        predictor: of the run.
+        rows: tokens of each text in its frame.
 
     Returns:
         ``loss`` in nats a masked word, ``perplexity``, ``accuracy``, how many ``words``
@@ -219,15 +257,13 @@ def score_masked(predictor: Predictor, pairs: Sequence[Pair]) -> dict[str, Any]:
         InputError: no text has a word.
     """
     config, model = predictor.config, predictor.model.config
-    given = pairs, predictor.vocabularies, config.data
-    rows = [row.tolist() for row in encode_examples(*given).pairs.target]
     decoding, rate = config.decoding, config.training.mask_rate
     sums = np.zeros(3)
     limit = max([predictor.longest, *map(len, rows)])
     sizes = decoding.batch_size, decoding.tokens_per_batch, limit
     for indices, most in batches([*map(len, rows)], *sizes):
         width = round_width(len(rows[indices[0]]), limit)
-        count = min(power_of_two(len(indices)), most)
+        count = share_rows(min(power_of_two(len(indices)), most), predictor.mesh)
         # Masks are drawn in rows of one width: the draw depends on it.
         whole = pad([rows[i] for i in indices], count, limit, model.pad_id)
         numbers = np.array([*indices, *[0] * (count - len(indices))])
@@ -239,8 +275,8 @@ def score_masked(predictor: Predictor, pairs: Sequence[Pair]) -> dict[str, Any]:
             "places": (masks.places * masks.counts)[:, :kept],
             "counts": masks.counts[:, :kept],
         }
-        model_, own = predictor.model, config.training
-        sums += np.asarray(_masked_sums(model_, own, predictor.params, batch))
+        given = predictor.model, config.training, predictor.params
+        sums += np.asarray(_masked_sums(*given, batch, predictor.mesh))
     loss, correct, words = sums.tolist()
     if not words:
         raise InputError("none of the texts has a word to mask: name other text")
@@ -250,7 +286,6 @@ def score_masked(predictor: Predictor, pairs: Sequence[Pair]) -> dict[str, Any]:
         "accuracy": round(correct / words, 6),
         "words": int(words),
         "mask_rate": rate,
-        "texts": len(pairs),
     }
 
 
@@ -268,13 +303,18 @@ def _draw(
     return jax.vmap(one)(tokens, numbers)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 4))
 def _masked_sums(
-    model: TextEncoder, config: TrainingConfig, params: PyTree, batch: Batch
+    model: TextEncoder,
+    config: TrainingConfig,
+    params: PyTree,
+    batch: Batch,
+    mesh: Mesh | None,
 ) -> Float[Array, " 3"]:
     """Return the loss, the right words and all words of a batch."""
+    config = dataclasses.replace(config, objective="masked")
     objective = make_objective(model.config, config)
-    logits = find_logits(model, config, params, batch)
+    logits = find_logits(model, config, params, batch, mesh)
     words, counts = objective.targets(batch)
     shares = jax.nn.log_softmax(logits)
     losses = -jnp.take_along_axis(shares, words[..., None], axis=-1)[..., 0]

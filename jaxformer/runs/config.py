@@ -146,6 +146,7 @@ _FITTING = {
     "translation": (True, True, ("none",), "pairs"),
     "causal": (False, True, ("none",), "text"),
     "masked": (True, False, ("words", "words_and_next", "pooled", "none"), "masked"),
+    "masked_and_next": (True, False, ("words_and_next",), "documents"),
     "classification": (True, False, ("classification",), "labelled"),
     "regression": (True, False, ("classification",), "scored"),
     "tagging": (True, False, ("tagging",), "tagged"),

@@ -87,10 +87,11 @@ def complete_config(
     }
     if not config.model.num_decoder_layers:
         ids |= {"eos_id": source.eos_id, "mask_id": source.mask_id}
-    if config.training.objective == "masked" and source.mask_id is None:
+    if config.training.masks and source.mask_id is None:
         raise InputError(
-            "the vocabulary has no piece <mask>, which training.objective=masked needs:"
-            " train it with data.kind=masked, or begin with a run that has it"
+            "the vocabulary has no piece <mask>, which"
+            f" training.objective={config.training.objective} needs: train it with"
+            f" data.kind={config.data.kind}, or begin with a run that has it"
         )
     model = dataclasses.replace(
         config.model,

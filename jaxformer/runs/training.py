@@ -11,8 +11,8 @@ from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
 SCHEDULES = ("paper", "inverse_sqrt", "linear", "cosine", "constant")
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion")
 OBJECTIVES = (
-    *("translation", "causal", "masked", "classification"),
-    *("regression", "tagging", "span"),
+    *("translation", "causal", "masked", "masked_and_next"),
+    *("classification", "regression", "tagging", "span"),
 )
 ENGINES = ("auto", "jit", "pmap", "mesh")
 INITIALIZERS = ("glorot", "normal", "normal_residual")
@@ -36,10 +36,11 @@ class TrainingConfig:
     """
 
     # What is minimised: translation; causal (each word from those before it) for a
-    # model of the decoder alone; masked (words from those around them, Devlin et al.
-    # 2019), classification, regression, tagging or span for one of the encoder alone.
+    # model of the decoder alone; masked (words from those around them), masked_and_next
+    # (also whether a text follows another, Devlin et al. 2019), classification,
+    # regression, tagging or span for one of the encoder alone.
     objective: str = key("translation", choices=OBJECTIVES)
-    # Share of the words of a text that masked predicts.
+    # Share of the words of a text that masked and masked_and_next predict.
     mask_rate: float = key(0.15, above=0, below=1)
     # How parameters are drawn: glorot (kernels uniform by their fans, embeddings of
     # deviation d_model^-0.5), normal (deviation 0.02, Devlin et al. 2019) or
@@ -151,6 +152,11 @@ class TrainingConfig:
     profile_steps: int = _count(5)
     # Project on Weights & Biases that gets the metrics too; None: none.
     wandb_project: str | None = _free(None)
+
+    @property
+    def masks(self) -> bool:
+        """Whether words are masked and predicted."""
+        return self.objective in ("masked", "masked_and_next")
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""

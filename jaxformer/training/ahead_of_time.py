@@ -108,7 +108,8 @@ def largest_batch(config: RunConfig, multiple: int) -> Shapes:
     )
     rows = max(round_down(data.tokens_per_batch // length, data.shape_multiple), 1)
     names = ("source", "target", *(SEGMENTS if data.packing else ()))
-    names = names[1::2] if data.one_sided else names
+    if data.one_sided and data.labels_per_text is None:
+        names = names[1::2]
     batch: Shapes = dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
     if data.labels_per_text is not None:
         batch["target"] = (batch["target"][0], data.labels_per_text)
@@ -226,7 +227,8 @@ def model_flops(config: RunConfig, shapes: Shapes) -> float:
     """Count the operations of the model's matmuls in an update, on all devices."""
     rows, target = shapes["target"]
     _, source = shapes.get("source", shapes["target"])
-    masked = config.training.objective == "masked"
+    masked = config.training.masks
+    target = source if masked else target
     work = Work(
         rows * source,
         rows * target * (config.training.mask_rate if masked else 1.0),

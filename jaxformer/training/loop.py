@@ -70,7 +70,7 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
         parts.config.model,
         engine.devices / hosts,
         passes=2 if training.r_drop else 1,
-        predicted=training.mask_rate if training.objective == "masked" else 1.0,
+        predicted=training.mask_rate if training.masks else 1.0,
     )
     # Steps whose metrics are still on the devices.
     unread: list[tuple[int, Metrics, Batch]] = []
@@ -141,6 +141,8 @@ def read(
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         _check_finite(parts, step, values, batch, progress)
         progress.add(values)
+        if parts.config.training.masks and "source" in batch:
+            batch = {"target": batch["source"]}  # whose words are predicted
         meter.add(values["tokens"], batch)
 
 
@@ -185,6 +187,9 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
         "smoothed_loss": sums["loss"] / sums["tokens"],
         "accuracy": sums["correct"] / sums["tokens"],
     }
+    if "texts" in sums:
+        for name in ("nll", "accuracy"):
+            scores[f"next_{name}"] = sums[f"next_{name}"] / sums["texts"]
     samples = []
     if parts.validate is not None:
         weights = parts.engine.weights(state)

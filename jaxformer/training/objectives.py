@@ -33,12 +33,13 @@ With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]:
 
 class Output(NamedTuple):
     """What logits are made of: vectors and the table of words, or the logits
-    themselves, where they are few.
+    themselves, where they are few; and the logits of a second term, if there is one.
     """
 
     x: Float[Array, "*B D"]
     table: Float[Array, "V D"] | None = None
     bias: Float[Array, " V"] | None = None
+    second: Float[Array, "B C"] | None = None
 
     def logits(self) -> Float[Array, "*B V"]:
         """Compute the logits in float32."""
@@ -58,12 +59,15 @@ class Objective(NamedTuple):
             batch, before that is cut in parts.
         regression: whether the loss is the square of the error of one number; its
             targets are the bits of float32 numbers.
+        second: the targets of a second term, with a count of its own: the loss is the
+            sum of the means of both.
     """
 
     output: Callable[..., Output]
     targets: Callable[[Batch], tuple[Int[Array, "*B"], Bool[Array, "*B"]]]
     prepare: Callable[[Batch, Key], Batch] = lambda batch, _: batch
     regression: bool = False
+    second: Callable[[Batch], tuple[Int[Array, " B"], Bool[Array, " B"]]] | None = None
 
 
 def make_objective(model: TransformerConfig, config: TrainingConfig) -> Objective:
@@ -72,13 +76,14 @@ def make_objective(model: TransformerConfig, config: TrainingConfig) -> Objectiv
     Raises:
         InputError: the model has no head for it.
     """
-    if config.objective == "masked":
+    if config.masks:
         if model.head in ("none", "pooled"):
             raise InputError(
                 f"model.head={model.head} predicts no words: set model.head=words,"
                 " which is then newly drawn, or another objective with its head"
             )
-        return _masked(model, config)
+        words = _masked(model, config)
+        return _masked_and_next(model, words) if "next" in config.objective else words
     return _OBJECTIVES[config.objective](model)
 
 
@@ -110,12 +115,14 @@ def _causal(model: TransformerConfig) -> Objective:
 
 
 def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
+    side = "source" if config.objective == "masked_and_next" else "target"
+
     def prepare(batch: Batch, key: Key) -> Batch:
-        masks = draw_masks(batch["target"], key, model, config.mask_rate)
+        masks = draw_masks(batch[side], key, model, config.mask_rate)
         return {**batch, **masks._asdict()}
 
     def targets(batch: Batch) -> tuple[Array, Array]:
-        words = jnp.asarray(batch["target"])
+        words = jnp.asarray(batch[side])
         counts = jnp.asarray(batch["counts"]).astype(bool)
         return jnp.take_along_axis(words, jnp.asarray(batch["places"]), 1), counts
 
@@ -127,6 +134,16 @@ def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
         return Output(module.word_transform(x), *module.output_layer())
 
     return Objective(output, targets, prepare)
+
+
+def _masked_and_next(model: TransformerConfig, words: Objective) -> Objective:
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        x, _ = module.hidden(batch["masked"], train=train)
+        chosen = jnp.take_along_axis(x, jnp.asarray(batch["places"])[..., None], 1)
+        given = module.word_transform(chosen), *module.output_layer()
+        return Output(*given, second=module.next(x))
+
+    return words._replace(output=output, second=_classification(model).targets)
 
 
 class Masks(NamedTuple):
@@ -167,8 +184,8 @@ def draw_masks(
     tokens = jnp.asarray(tokens)
     if model.mask_id is None:
         raise InputError(
-            "the vocabulary has no piece <mask>, which training.objective=masked needs:"
-            " train it with data.kind=masked, or begin with a run that has it"
+            "the vocabulary has no piece <mask>, which masked words need: train it with"
+            " data.kind=masked, or begin with a run that has it"
         )
     special = special_ids(model)
     usable = jnp.ones(tokens.shape, bool)

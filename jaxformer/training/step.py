@@ -103,6 +103,7 @@ def make_train_step(
             scale = state.loss_scale.scale / batch["target"].size
         # A key of its own: parts of the batch fold their numbers into the other.
         batch = objective.prepare(batch, jax.random.fold_in(key, _PREPARING))
+        batch = _balance(objective, batch, axis_name)
 
         def scaled_loss(
             trained: PyTree, batch: Batch, key: Key
@@ -179,17 +180,19 @@ def make_eval_step(
     place: Place = lambda params: params,
 ) -> EvalStep:
     """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``,
-    ``correct`` and ``tokens``.
+    ``correct`` and ``tokens``, and with a second term of ``next_nll``,
+    ``next_accuracy`` and ``texts``.
     """
     config = dataclasses.replace(config, z_loss=0.0, r_drop=0.0)
     objective = make_objective(model.config, config)
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
         batch = objective.prepare(batch, jax.random.key(0))
+        batch = _balance(objective, batch, axis_name)
         batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-        found = _losses(model, objective, config, place(merged(params)), batch)
+        found, more = _losses(model, objective, config, place(merged(params)), batch)
         sums = {"loss": found.loss, "nll": found.nll, "correct": found.correct}
-        sums["tokens"] = found.tokens
+        sums = {**sums, "tokens": found.tokens, **more}
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
     return eval_step
@@ -218,8 +221,8 @@ def make_loss(
         if isinstance(params, Adapted):
             # A key of its own: flax folds the paths of modules into the other.
             params = params.merge(config.lora_dropout, jax.random.fold_in(key, 1))
-        sums = _losses(model, objective, config, place(params), batch, key)
-        if "source" not in batch:  # what is read and not predicted
+        sums, _ = _losses(model, objective, config, place(params), batch, key)
+        if "source" not in batch or config.masks:  # what is read and not predicted
             source_tokens -= sums.tokens
         return sums.loss, {
             "source_tokens": source_tokens,
@@ -263,6 +266,21 @@ def _accumulate(
     return total
 
 
+def _balance(objective: Objective, batch: Batch, axis_name: str | None) -> Batch:
+    """Add the number by which a second term is multiplied: divided by the count of the
+    first, as the sum is, it is then the mean of the second. It depends on the whole
+    batch.
+    """
+    if objective.second is None:
+        return batch
+    weights = objective.targets(batch)[1], objective.second(batch)[1]
+    counts = jnp.stack([jnp.sum(each, dtype=jnp.float32) for each in weights])
+    if axis_name is not None:
+        counts = jax.lax.psum(counts, axis_name)
+    share = counts[0] / jnp.maximum(counts[1], 1.0)
+    return {**batch, "share": jnp.full((len(batch["target"]), 1), share)}
+
+
 def _rescale(loss_scale: LossScale | None, good: Bool[Array, ""]) -> LossScale | None:
     if loss_scale is None:
         return None
@@ -279,8 +297,10 @@ def _losses(
     params: PyTree,
     batch: Batch,
     key: Key | None = None,
-) -> OutputLosses:
-    """Sum the losses of a batch, with dropout where there is a key for it."""
+) -> tuple[OutputLosses, Metrics]:
+    """Sum the losses of a batch, with dropout where there is a key for it; and what a
+    second term has beside its part of the loss.
+    """
     # Whether rows are packed is part of the batch's structure, as its shapes are: each
     # kind has its own compiled step.
     output = cast(
@@ -295,7 +315,26 @@ def _losses(
     )
     target, real = objective.targets(batch)
     if objective.regression:
-        return _losses_of_numbers(output.x, target, real)
+        return _losses_of_numbers(output.x, target, real), {}
+    found = _losses_of_words(model, config, output, target, real)
+    if objective.second is None or output.second is None:
+        return found, {}
+    labels, known = objective.second(batch)
+    nll, texts = losses.cross_entropy(output.second, labels, known)
+    correct, _ = losses.correct(output.second, labels, known)
+    # With R-Drop each row is there twice.
+    share = batch["share"].mean() / (2 if config.r_drop else 1)
+    more = {"next_nll": nll, "next_accuracy": correct, "texts": texts}
+    return found._replace(loss=found.loss + share * nll), more
+
+
+def _losses_of_words(
+    model: Model,
+    config: TrainingConfig,
+    output: Output,
+    target: Int[Array, "*B"],
+    real: Bool[Array, "*B"],
+) -> OutputLosses:
     # R-Drop compares all logits of two passes. In float16 the scale of the loss has to
     # reach the gradient of the logits before that is rounded.
     in_chunks = (

@@ -2,18 +2,20 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from kinds import LINES, drawn_run, write_data
 
 from jaxformer.data import Vocabulary
-from jaxformer.data.examples import Window, encode_examples
+from jaxformer.data.examples import Window, encode_examples, join_texts
 from jaxformer.data.frame import ENCODER
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import MASK, Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.evaluation.predictor import Predictor, softmax
+from jaxformer.evaluation.encoder_logits import softmax
+from jaxformer.evaluation.predictor import Predictor
 from jaxformer.translation.encoder_rows import best_span, with_mask
 
 
@@ -175,6 +177,28 @@ def test_masked_words(load):
         predictor.predict([" ".join(LINES) + MASK])
 
 
+def test_the_next_text(load, tmp_path, names):
+    """Two texts have the probability that the second follows, next to texts with a
+    mask; a model whose second head was not trained has none.
+    """
+    predictor = load("documents")
+    two = f"{LINES[0]}\t{LINES[1]}"
+    found = predictor.predict([MASK, two, "\t", f"a\t{MASK}"], top=1)
+    assert [*map(list, found)] == [["candidates"], ["next"], ["next"], ["candidates"]]
+    assert found[2] == {"next": None}
+    source = predictor.vocabularies.source
+    texts = source.encode_batch([LINES[0], LINES[1]])
+    tokens, _ = join_texts(*texts, predictor.frame, 24)
+    share = softmax(alone(predictor, tokens, "next"))[0]
+    assert found[1]["next"] == pytest.approx(share, abs=2e-5)
+    with pytest.raises(InputError, match=r"2 has no <mask>: .*two texts and a tab"):
+        predictor.predict([MASK, "nothing"])
+    with pytest.raises(InputError, match="sentence 2 has 3 texts, separated by tabs"):
+        predictor.predict([MASK, "a\tb\tc"])
+    with pytest.raises(InputError, match=r"has no <mask>: give each text one$"):
+        load("masked").predict([two])
+
+
 @pytest.mark.parametrize("model", ["bpe", "bytes"])
 def test_tokens_beside_a_mask(model):
     """A mask in place of a word of one piece leaves all other tokens as they are."""
@@ -217,6 +241,40 @@ def test_parts_that_were_never_trained(names, tmp_path):
         Predictor.load(second)
     third = drawn_run("labelled", names["labelled"], tmp_path / "third", record=record)
     assert Predictor.load(third).checkpoint == 1
+
+
+@pytest.mark.parametrize("kind", ["masked", "documents", "labelled", "tagged", "spans"])
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_precisions(load, kind, precision):
+    """Heads are computed in every precision: the logits are near those of float32."""
+    predictor = load(kind)
+    other = Predictor.load(predictor.directory, precision=precision)
+    rows = [[2, *range(5, 15), 3], [2, 8, 9, 3]]
+    places = [2, 1] if kind in ("masked", "documents") else None
+    for given in (places, None) if kind == "documents" else (places,):
+        found, small = (dict(each.outputs(rows, given)) for each in (predictor, other))
+        for row in range(2):
+            own = np.where(found[row] < -1e29, 0, found[row])
+            near = np.where(small[row] < -1e29, 0, small[row])
+            assert 0 < np.abs(own - near).max() < 0.3 * np.abs(own).max()
+
+
+def test_all_devices_predict(load):
+    """Each has a share of the rows, which have the same logits."""
+    predictor = load("labelled")
+    devices = jax.local_devices()
+    if len(devices) == 1:
+        pytest.skip("one device")
+    single = Predictor(
+        predictor.config, jax.device_get(predictor.params), predictor.vocabularies
+    )
+    single.mesh, single.params = None, jax.device_put(single.params, devices[0])
+    texts = LINES[:5]
+    found = predictor.predict(texts)
+    for one, other in zip(found, single.predict(texts), strict=True):
+        assert one["label"] == other["label"]
+        own = [*one["probabilities"].values()], [*other["probabilities"].values()]
+        np.testing.assert_allclose(*own, atol=1e-5)
 
 
 def test_models_that_predict_no_labels(load):

@@ -16,6 +16,7 @@ from jaxformer.training.run import open_run, validation_batches
 from jaxformer.training.warm_start import load_initial
 
 LABELS = {"labelled": 3, "scored": 1, "tagged": 2, "spans": 2}
+TWO_SIDES = (*LABELS, "documents")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_a_run_of_each_kind(tmp_path, names, kind):
     batch, _ = next(data.batches())
     assert batch.keys() == largest.keys()
     assert all(largest[name][1] >= side.shape[1] for name, side in batch.items())
-    side = "source" if kind in LABELS else "target"
+    side = "source" if kind in TWO_SIDES else "target"
     valid = validation_batches(run, data)
     rows = np.concatenate([batch[side][:, 0] for batch in valid])
     examples = len(run.valid) if kind == "text" else len(data.store)
