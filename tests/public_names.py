@@ -91,7 +91,9 @@ def _described(name: str, thing: object) -> Iterator[str]:
         bare = issubclass(thing, BaseException | enum.Enum)
         bare |= getattr(thing, "_is_protocol", False)
         yield name if bare else f"{name}{_parameters(thing)}"
-        for key, value in sorted(vars(thing).items()):
+        bases = [x for x in thing.__mro__ if x.__module__.startswith("jaxformer")]
+        members = {k: v for base in reversed(bases) for k, v in vars(base).items()}
+        for key, value in sorted(members.items()):
             # Flax calls setup, and nobody else
             if (key.startswith("_") and key != "__call__") or key == "setup":
                 continue

@@ -33,6 +33,7 @@ VARIANTS = {
     "paper/table3": [row.name for row in paper.find_table(3).rows],
     "proxy": list(ROWS),
     "masked_language_model": ["language"],
+    "recurrent": ["bahdanau", "luong"],
 }
 NAMES = [
     f"{name}{variant}"
@@ -64,6 +65,7 @@ def test_there_are_the_promised_ones():
     others = {"quickstart", "reverse", "paper/table3", "proxy"}
     others |= {"language_model", "masked_language_model"}
     others |= {"masked_language_model:language"}
+    others |= {"recurrent", "recurrent:bahdanau", "recurrent:luong"}
     assert set(NAMES) == others | of_paper | modern | {f"proxy:{row}" for row in ROWS}
     assert len(of_paper) == len(rows) == 4 + 20 + 2
     names = [name.rpartition("/")[2] for name in FILES]

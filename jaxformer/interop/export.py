@@ -53,6 +53,11 @@ def write(
             f"--format={form} writes weights of --precision={' or '.join(possible)},"
             f" not {precision}: quantise them where they are loaded"
         )
+    network = translator.model.config.network
+    if form != "stablehlo" and network != "transformer":
+        raise InputError(
+            f"--format={form} has no model.network={network}: take --format=stablehlo"
+        )
     dtype = "float32" if precision == "model" else precision
     if form == "argos":
         from jaxformer.interop import argos

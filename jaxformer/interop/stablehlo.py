@@ -23,7 +23,7 @@ from jaxformer.errors import require
 from jaxformer.files import write_whole
 from jaxformer.functional.int8 import TwoWayTable
 from jaxformer.interop import stablehlo_loader
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model, make_model
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.rules import SearchRules
 from jaxformer.translation import batch
@@ -60,7 +60,7 @@ def save(folder: Path, translator: Translator, decoding: DecodingConfig) -> None
     config = translator.model.config
     config, params = prepare(config, translator.params, decoding.precision)
     # Kernels and transposed tables are for the device of this machine.
-    model = Transformer(dataclasses.replace(config, attention_backend="plain"))
+    model = make_model(dataclasses.replace(config, attention_backend="plain"))
     params = jax.tree.map(_rows, params, is_leaf=lambda x: isinstance(x, TwoWayTable))
     named = cast("dict[str, Array]", flatten_dict(params, sep="/"))
     size = export.symbolic_shape("b, s", constraints=[f"s <= {config.max_length}"])
@@ -86,7 +86,7 @@ def _rows(leaf: Any) -> Any:
 
 
 def make_search(
-    model: Transformer, translator: Translator, decoding: DecodingConfig
+    model: Model, translator: Translator, decoding: DecodingConfig
 ) -> Callable[[dict[str, Array], Int[Array, "B S"]], dict[str, Array]]:
     """Return the function that is exported.
 

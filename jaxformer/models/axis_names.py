@@ -45,6 +45,14 @@ _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/energy/kernel", ("hidden", "score")),
     ("*/query_norm/scale", ("head_width",)),
     ("*/key_norm/scale", ("head_width",)),
+    ("*/combined/kernel", ("embed", "hidden")),
+    ("*/initial/kernel", ("embed", "hidden")),
+    ("*/initial/bias", ("hidden",)),
+    ("*/readout/kernel", ("embed", "hidden")),
+    ("*/readout/bias", ("hidden",)),
+    # A gate of one of Flax's cells: r, z and n, or i, f, g and o.
+    ("*/[ih][rznifgo]/kernel", ("embed", "hidden")),
+    ("*/[ih][rznifgo]/bias", ("hidden",)),
     ("*/dense/kernel", ("embed", "features")),
     ("*/dense/bias", ("features",)),
     ("*norm*/scale", ("embed",)),
@@ -56,9 +64,9 @@ def logical_axes(params: Parameters) -> PyTree:
     """Name the axes of every parameter of a model, looped or scanned.
 
     The names are ``vocabulary``, ``position``, ``embed`` (d_model), ``heads``,
-    ``head_width`` (d_k or d_v), ``hidden`` (d_ff), ``score``, ``features`` (of heads
-    that read an encoder), ``rank`` (of adapters) and, first for scanned layers,
-    ``layers``.
+    ``head_width`` (d_k or d_v), ``hidden`` (d_ff, or the units of a recurrent layer),
+    ``features`` (of heads that read an encoder), ``score`` (a single one), ``rank`` (of
+    adapters) and, first for scanned layers, ``layers``.
 
     Args:
         params: of a :class:`jaxformer.Transformer`, or of modules of

@@ -27,7 +27,21 @@ HEADS = (
     *("classification", "tagging", "span"),
 )
 """What reads the output of a model of the encoder alone."""
+NETWORKS = ("transformer", "bahdanau", "luong")
+SCORES = ("dot", "general", "concat")
+"""The scores of attention in Luong's network."""
 DTYPES = ("float32", "bfloat16", "float16")
+# Keys of layers that a recurrent network has not. norm_epsilon, scale_positions,
+# attention_backend, scan_unroll and the activations of heads decide nothing without
+# them, and max_length is a limit of the data.
+_OF_TRANSFORMERS = (
+    "attention_score",
+    *("d_ff", "num_heads", "d_k", "d_v", "activation", "norm_order", "embedding_norm"),
+    *("attention_dropout_rate", "activation_dropout_rate", "positions"),
+    *("position_offset", "segment_types", "rematerialization", "scan_layers"),
+    *("norm", "biases", "num_key_value_heads", "query_key_norm", "position_bias"),
+    *("attention_window", "layer_drop_rate"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +178,27 @@ class TransformerConfig:
     # Dropout of whole sub-layers, of each row by itself (stochastic depth; Huang et al.
     # 2016), at one rate in all layers as Fan et al. 2020.
     layer_drop_rate: float = key(0.0, least=0, below=1)
+    # transformer, or a network before it, all of whose widths are d_model: bahdanau
+    # (RNNsearch: GRUs of one layer, additive attention; Bahdanau et al. 2015) or luong
+    # (LSTMs of as many layers on both sides, input feeding; Luong et al. 2015). Their
+    # layers have no other key than the dropout_rate.
+    network: str = key("transformer", choices=NETWORKS)
+    # Score of the attention of luong, of its state h and a position s of the source:
+    # dot (h . s), general (h . W s) or concat (v . tanh(W [h; s])).
+    attention_score: str = key("general", choices=SCORES)
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("model", self)
         self._check_stacks()
+        if self.network != "transformer":
+            self._check_recurrent()
+            return
+        if self.attention_score != TransformerConfig.attention_score:
+            raise InputError(
+                f"model.attention_score={self.attention_score} is of"
+                " model.network=luong, and this is transformer: leave it out"
+            )
         self._check_heads()
         if self.positions in LAYOUTS and self.d_model % 2:
             raise InputError(
@@ -210,6 +240,37 @@ class TransformerConfig:
                 f" {self.source_vocabulary_size} source and {self.vocabulary_size}"
                 " target tokens; share the vocabulary or set tied_embeddings=target"
             )
+
+    def _check_recurrent(self) -> None:
+        changed = [
+            f"model.{name}={getattr(self, name)}"
+            for name in _OF_TRANSFORMERS[self.network == "luong" :]
+            if getattr(self, name) != getattr(TransformerConfig, name)
+        ]
+        if changed:
+            raise InputError(
+                f"model.network={self.network} has no {', '.join(changed)}: leave"
+                f" {'it' if len(changed) == 1 else 'them'} out"
+            )
+        stacks = self.num_encoder_layers, self.num_decoder_layers
+        if self.network == "bahdanau" and stacks != (1, 1):
+            raise InputError(
+                "model.network=bahdanau has one layer on each side: set"
+                " model.num_encoder_layers=1 and model.num_decoder_layers=1, not"
+                f" {stacks[0]} and {stacks[1]}"
+            )
+        if stacks[0] != stacks[1]:
+            raise InputError(
+                "model.network=luong begins each layer of the decoder with the state of"
+                " one of the encoder: model.num_encoder_layers and"
+                f" model.num_decoder_layers must be equal, not {stacks[0]} and"
+                f" {stacks[1]}"
+            )
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers of the decoder that attend to a source."""
+        return self.num_decoder_layers if self.network == "transformer" else 1
 
     @property
     def text_vocabulary_size(self) -> int:

@@ -104,6 +104,8 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
         >>> f"{forward_flops(base, work):.3g}"
         '3.17e+09'
     """
+    if config.network != "transformer":
+        return _recurrent_flops(config, work)
     width, heads = config.d_model, config.num_heads
     d_k = config.d_k or width // heads
     d_v = config.d_v or width // heads
@@ -122,6 +124,31 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
         config.num_encoder_layers * encoder
         + config.num_decoder_layers * decoder
         + logits
+    )
+
+
+def _recurrent_flops(config: TransformerConfig, work: Work) -> float:
+    """Count one forward pass of a recurrent network, without the first state of
+    RNNsearch's decoder, a map of one position a sentence.
+    """
+    width = config.d_model
+    square = 2.0 * width * width  # a map from d_model to d_model
+    logits = 2.0 * work.target * width * config.vocabulary_size
+    if config.network == "bahdanau":
+        # Two GRUs of three gates, and the alignment's map of both states.
+        source = 2 * 3 * (1 + 1) * square + 2 * square
+        # The query, a GRU that reads word and context, and the readout.
+        target = square + 3 * (3 + 1) * square + 2 * 4 * square
+        pair = 2.0 * width + 2.0 * 2 * width
+    else:
+        score = config.attention_score
+        below = config.num_encoder_layers - 1
+        source = 4 * (1 + 1) * square * (1 + below) + (score == "concat") * square
+        target = 4 * (2 + 1) * square + 4 * (1 + 1) * square * below + 2 * square
+        target += (score != "dot") * square
+        pair = 2.0 * width + 2.0 * width
+    return (
+        work.source * source + work.target * target + work.cross_pairs * pair + logits
     )
 
 

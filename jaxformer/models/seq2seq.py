@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxformer.models.encoder import TextEncoder
     from jaxformer.models.language_model import LanguageModel
 
-Model: TypeAlias = Union["Transformer", "LanguageModel", "TextEncoder"]
+Model: TypeAlias = Union["EncoderDecoder", "LanguageModel", "TextEncoder"]
 """An encoder-decoder, a decoder alone or an encoder alone."""
 
 
@@ -41,68 +41,15 @@ class AttentionWeights(NamedTuple):
     cross: list[Float[Array, "B H T S"] | None]
 
 
-class Transformer(nn.Module):
-    """An encoder-decoder Transformer (Vaswani et al. 2017).
-
-    Sequences are padded on the right with ``config.pad_id``, from which the masks are
-    built. The target is not shifted: the decoder's input is the target shifted right by
-    one position after ``config.bos_id``.
-
-    A row may have several packed pairs, numbered by segments: from 1 upwards, the same
-    on both sides, and 0 at padding. In each segment positions begin at 0 and the
-    decoder's input with ``config.bos_id``. No attention crosses segments.
-
-    Example:
-        >>> model = Transformer(TransformerConfig.tiny(vocabulary_size=100))
-        >>> source, target = jnp.ones((2, 7), int), jnp.ones((2, 5), int)
-        >>> params = model.init(jax.random.key(0), source, target)["params"]
-        >>> model.apply({"params": params}, source, target).shape
-        (2, 5, 100)
+class EncoderDecoder(nn.Module):
+    """What networks of an encoder and a decoder share: tables, the output layer, and
+    the pass over given targets. Each has ``hidden``, ``start`` and ``step``.
     """
 
     config: TransformerConfig
     # The device that computes (one of several), on which the choice of attention
     # depends; None: JAX's first.
     device: Any = None
-
-    def setup(self) -> None:
-        """Create embeddings, positions, encoder and decoder."""
-        config = self.config
-        dtype, scale = jnp.dtype(config.dtype), config.scale_embedding
-        if config.tied_embeddings == "all":
-            self.embedding = Embedding(
-                config.vocabulary_size, config.d_model, dtype, scale
-            )
-        else:
-            source_size = config.source_vocabulary_size or config.vocabulary_size
-            self.source_embedding = Embedding(source_size, config.d_model, dtype, scale)
-            self.target_embedding = Embedding(
-                config.vocabulary_size, config.d_model, dtype, scale
-            )
-        if config.tied_embeddings == "none":
-            self.output = self.param(
-                "output",
-                initializers.embedding,
-                (config.vocabulary_size, config.d_model),
-            )
-        if config.output_bias:
-            self.output_bias = self.param(
-                "logits", initializers.bias, config.vocabulary_size
-            )["bias"]
-        # Learned positions have one table for each side.
-        where = (
-            *(config.positions, config.d_model, config.max_length),
-            *(scale and config.scale_positions, config.position_offset),
-        )
-        self.source_positions = Positions(*where)
-        self.target_positions = Positions(*where)
-        if config.embedding_norm:
-            self.source_embedding_norm = make_norm(config.layer)
-            self.target_embedding_norm = make_norm(config.layer)
-        self.embedding_dropout = Dropout(config.dropout_rate)
-        how = (config.rematerialization, config.scan_layers, config.scan_unroll)
-        self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
-        self.decoder = Decoder(config.layer, config.num_decoder_layers, *how)
 
     def __call__(
         self,
@@ -156,6 +103,91 @@ class Transformer(nn.Module):
             source, target, *segments, train=train, backend=backend
         )
         return self.logits(x), weights
+
+    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Compute the logit of each target token in float32."""
+        table, bias = self.output_layer()
+        return layers.project_to_vocabulary(table, x, bias)
+
+    def output_layer(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
+        """Return the table and, if there is one, the bias of :meth:`logits`."""
+        bias = self.output_bias if self.config.output_bias else None
+        if self.config.tied_embeddings == "none":
+            return self.output, bias
+        return self._target_embedding.table, bias
+
+    def _make_tables(self) -> None:
+        config = self.config
+        dtype, scale = jnp.dtype(config.dtype), config.scale_embedding
+        if config.tied_embeddings == "all":
+            self.embedding = Embedding(
+                config.vocabulary_size, config.d_model, dtype, scale
+            )
+        else:
+            source_size = config.source_vocabulary_size or config.vocabulary_size
+            self.source_embedding = Embedding(source_size, config.d_model, dtype, scale)
+            self.target_embedding = Embedding(
+                config.vocabulary_size, config.d_model, dtype, scale
+            )
+        if config.tied_embeddings == "none":
+            self.output = self.param(
+                "output",
+                initializers.embedding,
+                (config.vocabulary_size, config.d_model),
+            )
+        if config.output_bias:
+            self.output_bias = self.param(
+                "logits", initializers.bias, config.vocabulary_size
+            )["bias"]
+
+    @property
+    def _source_embedding(self) -> Embedding:
+        shared = self.config.tied_embeddings == "all"
+        return self.embedding if shared else self.source_embedding
+
+    @property
+    def _target_embedding(self) -> Embedding:
+        shared = self.config.tied_embeddings == "all"
+        return self.embedding if shared else self.target_embedding
+
+
+class Transformer(EncoderDecoder):
+    """An encoder-decoder Transformer (Vaswani et al. 2017).
+
+    Sequences are padded on the right with ``config.pad_id``, from which the masks are
+    built. The target is not shifted: the decoder's input is the target shifted right by
+    one position after ``config.bos_id``.
+
+    A row may have several packed pairs, numbered by segments: from 1 upwards, the same
+    on both sides, and 0 at padding. In each segment positions begin at 0 and the
+    decoder's input with ``config.bos_id``. No attention crosses segments.
+
+    Example:
+        >>> model = Transformer(TransformerConfig.tiny(vocabulary_size=100))
+        >>> source, target = jnp.ones((2, 7), int), jnp.ones((2, 5), int)
+        >>> params = model.init(jax.random.key(0), source, target)["params"]
+        >>> model.apply({"params": params}, source, target).shape
+        (2, 5, 100)
+    """
+
+    def setup(self) -> None:
+        """Create embeddings, positions, encoder and decoder."""
+        config, scale = self.config, self.config.scale_embedding
+        self._make_tables()
+        # Learned positions have one table for each side.
+        where = (
+            *(config.positions, config.d_model, config.max_length),
+            *(scale and config.scale_positions, config.position_offset),
+        )
+        self.source_positions = Positions(*where)
+        self.target_positions = Positions(*where)
+        if config.embedding_norm:
+            self.source_embedding_norm = make_norm(config.layer)
+            self.target_embedding_norm = make_norm(config.layer)
+        self.embedding_dropout = Dropout(config.dropout_rate)
+        how = (config.rematerialization, config.scan_layers, config.scan_unroll)
+        self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
+        self.decoder = Decoder(config.layer, config.num_decoder_layers, *how)
 
     def hidden(
         self,
@@ -228,31 +260,14 @@ class Transformer(nn.Module):
             self._check_segments(segments, source)
             seen = SegmentMask(segments, segments)
             place = positions.segment_positions(segments)
-        embedding = (
-            self.embedding
-            if self.config.tied_embeddings == "all"
-            else self.source_embedding
-        )
         encoding = self.source_positions.encode(place)
-        x = add_positions(embedding(source), encoding)
+        x = add_positions(self._source_embedding(source), encoding)
         if self.config.embedding_norm:
             x = self.source_embedding_norm(x)
         x = keep_rows(self.embedding_dropout(x, train=train))
         how = self._backend(backend, source.shape[1], train)
         x, weights = self.encoder(x, seen, train=train, backend=how)
         return keep_rows(x), mask, weights
-
-    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Compute the logit of each target token in float32."""
-        table, bias = self.output_layer()
-        return layers.project_to_vocabulary(table, x, bias)
-
-    def output_layer(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
-        """Return the table and, if there is one, the bias of :meth:`logits`."""
-        bias = self.output_bias if self.config.output_bias else None
-        if self.config.tied_embeddings == "none":
-            return self.output, bias
-        return self._target_embedding.table, bias
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer (prefill)."""
@@ -301,14 +316,6 @@ class Transformer(nn.Module):
         device = self.device or jax.devices()[0]
         return self.config.choose_backend(backend, device, length, train=train)
 
-    @property
-    def _target_embedding(self) -> Embedding:
-        return (
-            self.embedding
-            if self.config.tied_embeddings == "all"
-            else self.target_embedding
-        )
-
     def _check_segments(
         self, segments: Int[Array, "B T"], tokens: Int[Array, "B T"]
     ) -> None:
@@ -349,8 +356,8 @@ def count_parameters(params: Parameters) -> int:
 
 
 def make_model(config: TransformerConfig, device: Any = None) -> Model:
-    """Return the model of a configuration: of both stacks, or of the one that has
-    layers.
+    """Return the model of a configuration: of both stacks, of the one that has layers,
+    or a recurrent network.
 
     Example:
         >>> config = TransformerConfig(100, num_encoder_layers=0)
@@ -365,6 +372,10 @@ def make_model(config: TransformerConfig, device: Any = None) -> Model:
         from jaxformer.models.language_model import LanguageModel
 
         return LanguageModel(config, device)
+    if config.network != "transformer":
+        from jaxformer.models.recurrent import RecurrentNetwork
+
+        return RecurrentNetwork(config, device)
     return Transformer(config, device)
 
 

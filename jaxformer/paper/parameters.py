@@ -50,6 +50,8 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     relative position bias a table of 32 h on each side. RMSNorm has ``d``, and a model
     without biases has none in norms either.
     """
+    if config.network != "transformer":
+        return _recurrent(config) + _vocabulary(config)
     width = config.d_model
     attention, feed_forward = _attention(config), _feed_forward(config)
     norm = 2 * width if config.norm == "layer" and config.biases else width
@@ -65,6 +67,29 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     if config.position_bias == "relative":
         positions += stacks * 32 * config.num_heads
     return encoder + decoder + norms + positions + _vocabulary(config) + _head(config)
+
+
+def _recurrent(config: TransformerConfig) -> int:
+    """Count the encoder and the decoder of a recurrent network of width d.
+
+    A GRU of i inputs has ``3 (i d + d d) + 4 d`` parameters and an LSTM ``4 (i d + d d
+    + d)``. RNNsearch has two GRUs that read d, one that reads 3 d, ``d d + d`` for its
+    first state, ``3 d d + d`` for the alignment and ``8 d d + 2 d`` for the readout.
+    Luong's has an LSTM of d for each layer of a side, the first of the decoder of 2 d,
+    ``2 d d`` for h~, and for the score none, ``d d`` (general) or ``2 d d + d``
+    (concat).
+    """
+    width = config.d_model
+    square = width * width
+    if config.network == "bahdanau":
+        encoder = 2 * (6 * square + 4 * width)
+        decoder = 12 * square + 4 * width + square + width + 8 * square + 2 * width
+        return encoder + decoder + 3 * square + width
+    lstm = 8 * square + 4 * width
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    scores = {"dot": 0, "general": square, "concat": 2 * square + width}
+    score = scores[config.attention_score]
+    return layers * lstm + 4 * square + 2 * square + score
 
 
 def _head(config: TransformerConfig) -> int:

@@ -97,6 +97,11 @@ class RunConfig:
                 " different dropout, and the model has none: set model.dropout_rate,"
                 " or training.r_drop=0"
             )
+        if model.network != "transformer" and self.data.packing:
+            raise InputError(
+                f"data.packing=True is not for model.network={model.network}, which"
+                " reads one sentence a row: set data.packing=False"
+            )
         scaled = training.loss_scale != TrainingConfig.loss_scale
         if scaled and model.dtype != "float16":
             raise InputError(

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.models.cache import Cache, Memory, empty_cache, empty_coverage
-from jaxformer.models.seq2seq import Model, Transformer
+from jaxformer.models.cache import empty_cache, empty_coverage
+from jaxformer.models.seq2seq import EncoderDecoder, Model, Transformer
 from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
@@ -42,8 +42,8 @@ _SHARDED = {"source", "places", "allowed", "max_lengths", *OF_SENTENCES}
 class _ModelCache(NamedTuple):
     """The cache of one model's step, with what it knows of the sentences."""
 
-    cache: Cache
-    memory: Memory
+    cache: Any  # Cache and Memory, or those of a recurrent network
+    memory: Any
     allowed: Bool[Array, "B V"] | None
 
 
@@ -144,7 +144,7 @@ def _start(
     """Encode the source by one model; return its step and the first cache."""
     memory: Any = model.apply({"params": params}, batch.source, method="start")
     if batch.tokens is not None:
-        if not isinstance(model, Transformer):
+        if not isinstance(model, EncoderDecoder):
             raise InputError(
                 "a shortlist is for a model of both stacks, and this has one: leave it"
                 " out"
@@ -157,7 +157,7 @@ def _start(
     if isinstance(model, Transformer):
         cache = empty_cache(model.config, *sizes)
     else:
-        cache = model.empty_cache(memory, *sizes)
+        cache = cast(Any, model).empty_cache(memory, *sizes)
     if rules.coverage is not None:
         cache = cache._replace(coverage=empty_coverage(memory, rows))
 
@@ -167,7 +167,7 @@ def _start(
         found = model.apply(
             {"params": params}, tokens, own.cache, own.memory, method="step"
         )
-        logits, grown = cast(tuple[Array, Cache], found)
+        logits, grown = cast(tuple[Array, Any], found)
         if own.allowed is not None:
             each = logits.reshape(own.allowed.shape[0], -1, logits.shape[-1])
             each = jnp.where(own.allowed[:, None], each, -jnp.inf)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxformer.errors import InputError
 from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Model, Transformer, make_model
+from jaxformer.models.seq2seq import EncoderDecoder, Model, make_model
 from jaxformer.search.config import Precision
 from jaxformer.translation.codec import Codec
 from jaxformer.typing import Array, Int, Parameters, PyTree
@@ -43,6 +43,9 @@ def prepare(
         config: of the model, with looped layers.
         params: of the model, or some entries of the tree.
         precision: a name above.
+
+    Raises:
+        InputError: ``int8`` for a recurrent network.
     """
     config = set_precision(config, precision)
     dtype = jnp.dtype(config.dtype)
@@ -88,7 +91,16 @@ def prepare_params(
 
 
 def set_precision(config: TransformerConfig, precision: Precision) -> TransformerConfig:
-    """Return the configuration of :func:`prepare`."""
+    """Return the configuration of :func:`prepare`.
+
+    Raises:
+        InputError: ``int8`` for a recurrent network.
+    """
+    if precision == "int8" and config.network != "transformer":
+        raise InputError(
+            f"decoding.precision=int8 is not for model.network={config.network}: take"
+            " model, float32 or bfloat16"
+        )
     if precision == "model":
         return config
     dtype = "float32" if precision == "int8" else precision
@@ -108,8 +120,8 @@ def _table(rows: Array) -> Array | TwoWayTable:
 
 
 def reduce_vocabulary(
-    model: Transformer, params: Parameters, tokens: Int[Array, " L"]
-) -> tuple[Transformer, Parameters]:
+    model: EncoderDecoder, params: Parameters, tokens: Int[Array, " L"]
+) -> tuple[Model, Parameters]:
     """Return a model and parameters for
     :meth:`~jaxformer.models.seq2seq.Transformer.step` over some target tokens.
 
@@ -140,7 +152,7 @@ def reduce_vocabulary(
         pad_id=0,
         bos_id=0,
     )
-    return Transformer(reduced), kept
+    return make_model(reduced), kept
 
 
 class Models(NamedTuple):

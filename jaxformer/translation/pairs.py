@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import AttentionWeights, Model, Transformer
+from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder, Model
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import batches, pad, power_of_two, round_width
@@ -71,7 +71,7 @@ def _cut(
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _cross_attention(
-    model: Transformer,
+    model: EncoderDecoder,
     params: PyTree,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
@@ -134,7 +134,7 @@ def attend(
         InputError: a sentence has more tokens than the model has positions, or the
             model has one stack.
     """
-    if not isinstance(model, Transformer):
+    if not isinstance(model, EncoderDecoder):
         raise InputError(
             "the attention of pairs needs a model of both stacks, and this has one"
         )
@@ -147,13 +147,18 @@ def attend(
         sides.source.pieces(source_ids),
         sides.target.pieces(target_ids),
         sides.target.pieces([model.config.bos_id, *target_ids[:-1]]),
-        *map(np.concatenate, weights),
+        *map(_stack, weights),
     )
+
+
+def _stack(layers: list[np.ndarray]) -> np.ndarray:
+    """Stack the weights of layers of one sentence; of no layers, an empty array."""
+    return np.concatenate(layers) if layers else np.zeros((0, 0, 0, 0), np.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
 def _score(
-    models: tuple[Transformer, ...],
+    models: tuple[EncoderDecoder, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
     source: Int[Array, "B S"],
@@ -173,7 +178,7 @@ def _score(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attention(
-    model: Transformer,
+    model: EncoderDecoder,
     params: PyTree,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],

@@ -193,7 +193,8 @@ class Attention:
     of both sides.
 
     Row t of ``decoder`` and ``cross`` is the attention when ``target_tokens[t]`` is
-    predicted; the keys of ``decoder`` are the tokens read so far, ``read_tokens``.
+    predicted; the keys of ``decoder`` are the tokens read so far, ``read_tokens``. A
+    kind that the model has not, as self-attention in a recurrent one, has no layers.
     """
 
     source_tokens: list[str]

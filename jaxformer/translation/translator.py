@@ -344,7 +344,7 @@ class Translator:
             prepared = self.models.prepare(decoding.precision)
             self._prepared = {decoding.precision: prepared}
         models = self._prepared[decoding.precision]
-        layers = self.model.config.num_decoder_layers
+        layers = self.model.config.attention_layers
         return LineSearch(
             models=models,
             aligner=self.models,

@@ -34,7 +34,8 @@ class AttentionMaps:
 
     Row ``t`` of a map says how much position ``t`` attends to each column; a row sums
     to one. Rows of the target are named by the token that the position predicts. The
-    number of layers and heads may differ between the three kinds.
+    number of layers and heads may differ between the three kinds, and a kind without
+    layers is left out of the pictures.
 
     Attributes:
         source_tokens: the S tokens that the encoder reads.
@@ -74,18 +75,19 @@ class _Kind(NamedTuple):
     weights: np.ndarray
 
 
-def _kinds(maps: AttentionMaps) -> tuple[_Kind, _Kind, _Kind]:
+def _kinds(maps: AttentionMaps) -> list[_Kind]:
     source, target, read = maps.source_tokens, maps.target_tokens, maps.read_tokens
     names = (
         ("encoder", "Encoder self-attention", "source", "attends to source"),
         ("decoder", "Decoder self-attention", "predicting", "attends to"),
         ("cross", "Cross-attention", "predicting", "attends to source"),
     )
-    return (
+    kinds = (
         _Kind(*names[0], source, source, maps.encoder),
         _Kind(*names[1], target, read, maps.decoder),
         _Kind(*names[2], target, source, maps.cross),
     )
+    return [kind for kind in kinds if len(kind.weights)]
 
 
 def _check(kind: _Kind) -> None:
@@ -113,7 +115,7 @@ def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
     weight, because most weights are small.
 
     Returns:
-        The three files, in this order.
+        The files, in this order.
 
     Raises:
         InputError: matplotlib is not installed.

@@ -12,7 +12,7 @@ from jaxformer.data import DataConfig, TrainingData
 from jaxformer.data.batching import Batch
 from jaxformer.data.store import Encoded
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
 from jaxformer.typing import PyTree
@@ -35,7 +35,7 @@ class JaxLearner:
             data: how batches are made of pairs.
         """
         self._data = data
-        self._engine = make_engine(Transformer(model), training)
+        self._engine = make_engine(make_model(model), training)
         self._state = self._engine.create()
 
     def run(self, batches: Iterable[Batch]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from visualization.made import make_maps, pixels
 
 from jaxformer.errors import InputError
-from jaxformer.visualization.attention import AttentionMaps, draw
+from jaxformer.visualization.attention import AttentionMaps, draw, write_html
 
 SHAPES = (2, 1), (1, 2), (3, 1)
 
@@ -63,6 +63,17 @@ def test_figures_leave_pyplot_alone(tmp_path):
     assert min(pixels(tmp_path / "cross.png").shape[:2]) > 80
 
 
+def test_a_kind_without_layers_is_left_out(tmp_path):
+    """A recurrent network attends to the source alone."""
+    none = np.zeros((0, 0, 0, 0))
+    weights = np.full((1, 1, 1, 2), 0.5)
+    maps = AttentionMaps(["a", "b"], ["c"], ["d"], none, none, weights)
+    assert [path.name for path in draw(maps, tmp_path)] == ["cross.png"]
+    page = write_html(maps, tmp_path / "attention.html").read_text("utf-8")
+    assert "Cross-attention" in page
+    assert "Encoder self-attention" not in page
+
+
 def test_shapes_and_weights_are_checked():
     """Weights that do not fit their tokens are refused with both shapes."""
     maps = make_maps(["a", "b", "c"], ["d", "e"], SHAPES)
@@ -71,7 +82,7 @@ def test_shapes_and_weights_are_checked():
         dataclasses.replace(maps, cross=maps.cross.swapaxes(2, 3))
     with pytest.raises(InputError, match=re.escape("but has (2, 1, 3, 3)")):
         dataclasses.replace(maps, decoder=maps.encoder)
-    for encoder in (maps.encoder[0], maps.encoder[:0]):
+    for encoder in (maps.encoder[0], maps.encoder[:, :0]):
         with pytest.raises(InputError, match="encoder attention must have the shape"):
             dataclasses.replace(maps, encoder=encoder)
     for value in (np.nan, -0.5, 3.0):

@@ -1,0 +1,168 @@
+"""The networks before the Transformer: RNNsearch (Bahdanau et al. 2015) and that of
+Luong et al. 2015, with the interface of :class:`jaxformer.Transformer`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import InputError
+from jaxformer.functional import checks, masks
+from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder, shift_right
+from jaxformer.nn import recurrent
+from jaxformer.nn.blocks import Dropout
+from jaxformer.nn.embedding import Embedding
+from jaxformer.nn.sharding import keep_rows
+from jaxformer.typing import Array, Bool, Float, Int, PyTree
+
+
+class RecurrentCache(NamedTuple):
+    """What a search keeps of each hypothesis; all rows are reordered with them."""
+
+    states: PyTree
+    """Arrays [N, D] of the decoder."""
+    coverage: Float[Array, "N S"] | None = None
+    """Attention to each source position, summed over target positions; 1 at padding.
+    None: not computed.
+    """
+
+
+class RecurrentMemory(NamedTuple):
+    """What a search keeps of each sentence."""
+
+    source: recurrent.Annotations
+    states: PyTree
+    """The first states of the decoder, arrays [B, D]."""
+
+    @property
+    def mask(self) -> Bool[Array, "B 1 1 S"]:
+        """Real positions of the source."""
+        return self.source.mask
+
+
+class RecurrentNetwork(EncoderDecoder):
+    """A recurrent encoder-decoder with attention; ``config.network`` is which.
+
+    Sequences are as for :class:`jaxformer.Transformer`, without packed rows. At padding
+    states do not move: the backward direction begins, and the forward one ends, at the
+    last token of each row. All widths are ``config.d_model``. Dropout is on embeddings,
+    between layers and before the output layer.
+
+    Example:
+        >>> from jaxformer import TransformerConfig
+        >>> layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+        >>> config = TransformerConfig(100, d_model=16, network="bahdanau", **layers)
+        >>> model, tokens = RecurrentNetwork(config), jnp.ones((2, 5), int)
+        >>> params = model.init(jax.random.key(0), tokens, tokens)["params"]
+        >>> model.apply({"params": params}, tokens, tokens).shape
+        (2, 5, 100)
+    """
+
+    def setup(self) -> None:
+        """Create tables, encoder and decoder."""
+        config, dtype = self.config, jnp.dtype(self.config.dtype)
+        self._make_tables()
+        width, rate = config.d_model, config.dropout_rate
+        self.embedding_dropout = Dropout(rate)
+        if config.network == "bahdanau":
+            self.encoder = recurrent.BahdanauEncoder(width, dtype)
+            self.decoder = recurrent.BahdanauDecoder(width, rate, dtype)
+        else:
+            depth = config.num_encoder_layers
+            self.encoder = recurrent.LuongEncoder(width, depth, rate, dtype)
+            self.decoder = recurrent.LuongDecoder(
+                width, depth, config.attention_score, rate, dtype
+            )
+
+    def hidden(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        *,
+        train: bool = False,
+        backend: str | None = None,
+    ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
+        """Return the input of ``logits``, and the attention weights: one layer of one
+        head, [B, 1, T, S], in ``cross``. ``backend`` has no effect.
+
+        Raises:
+            InputError: packed rows.
+        """
+        del backend
+        config = self.config
+        if source_segments is not None or target_segments is not None:
+            raise InputError(
+                f"model.network={config.network} reads one sentence a row, without"
+                " segments: set data.packing=False"
+            )
+        memory = self.encode(source, train=train)
+        checks.check_tokens(target, config.vocabulary_size)
+        checks.check_right_padding(target, config.pad_id)
+        x = self._embed(
+            self._target_embedding, shift_right(target, config.bos_id), train
+        )
+        seen, weights = recurrent.unroll(
+            self.decoder, memory.states, x, memory.source, train=train
+        )
+        x = keep_rows(self.decoder.read(seen, train=train))
+        return x, AttentionWeights([], [], [weights[:, None]])
+
+    def encode(
+        self, source: Int[Array, "B S"], *, train: bool = False
+    ) -> RecurrentMemory:
+        """Annotate the source, and compute the first states of the decoder."""
+        size = self.config.source_vocabulary_size or self.config.vocabulary_size
+        checks.check_tokens(source, size)
+        checks.check_right_padding(source, self.config.pad_id)
+        mask = masks.padding_mask(source, self.config.pad_id)
+        x = self._embed(self._source_embedding, source, train)
+        memory, last = self.encoder(x, mask[:, 0, 0].sum(axis=1), train=train)
+        annotations = self.decoder.attention.annotate(keep_rows(memory), mask)
+        return RecurrentMemory(annotations, self.decoder.begin(last))
+
+    def start(self, source: Int[Array, "B S"]) -> RecurrentMemory:
+        """Encode the source for a search."""
+        return self.encode(source)
+
+    def empty_cache(
+        self, memory: RecurrentMemory, rows: int, length: int, beam_size: int = 1
+    ) -> RecurrentCache:
+        """Return the cache of ``rows`` empty hypotheses, equally many a sentence. It
+        has the same size whatever their ``length`` and ``beam_size``.
+        """
+        del length, beam_size
+        copies = rows // memory.mask.shape[0]
+        return RecurrentCache(
+            jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), memory.states)
+        )
+
+    def step(
+        self, tokens: Int[Array, " N"], cache: RecurrentCache, memory: RecurrentMemory
+    ) -> tuple[Float[Array, "N V"], RecurrentCache]:
+        """Predict the next token of each hypothesis from its last token and the cache.
+
+        Args:
+            tokens: the last tokens; ``config.bos_id`` at the first step. The N / B
+                hypotheses of a sentence are adjacent.
+            cache: from :meth:`empty_cache`, or the last step.
+            memory: from :meth:`start`.
+
+        Returns:
+            Logits in float32, and the cache after it.
+        """
+        x = self._target_embedding(tokens[:, None])[:, 0]
+        states, (seen, weights) = self.decoder.advance(cache.states, x, memory.source)
+        coverage = cache.coverage
+        if coverage is not None:
+            coverage += weights.astype(coverage.dtype)
+        return self.logits(self.decoder.read(seen)), RecurrentCache(states, coverage)
+
+    def _embed(
+        self, table: Embedding, tokens: Int[Array, "B T"], train: bool
+    ) -> Float[Array, "B T D"]:
+        return keep_rows(self.embedding_dropout(table(tokens), train=train))

@@ -1,0 +1,292 @@
+"""The encoders and decoders before the Transformer as Linen modules: Bahdanau's and
+Luong's.
+
+A decoder takes one position at a time: ``advance`` computes the states of N hypotheses,
+which are of B sentences and next to each other, and what a word is predicted from;
+``unroll`` does so for all positions of a target, and ``read`` makes the input of the
+output layer of it.
+
+The cells are Flax's, whose GRU applies the reset gate to U h, as cuDNN's and PyTorch's,
+where Cho et al. 2014 apply it to h. Recurrent matrices begin orthogonal, other kernels
+Glorot-uniform, biases 0. States are float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias, cast
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.functional import earlier_attention, layers
+from jaxformer.nn.blocks import Dropout
+from jaxformer.nn.initializers import projection
+from jaxformer.typing import Array, Bool, Float, Int, Key, Parameters, PyTree
+
+
+class Annotations(NamedTuple):
+    """What a decoder reads of a source.
+
+    Attributes:
+        memory: the output of the encoder.
+        keys: the memory's part of an additive score, computed once; else None.
+        mask: real positions.
+    """
+
+    memory: Float[Array, "B S E"]
+    keys: Float[Array, "B S D"] | None
+    mask: Bool[Array, "B 1 1 S"]
+
+
+Advanced: TypeAlias = tuple[PyTree, tuple[Float[Array, "N F"], Float[Array, "N S"]]]
+"""The states after a step, what the word is predicted from, and attention weights."""
+
+
+class RecurrentAttention(nn.Module):
+    """One head of attention from states to a memory, without scale and projections of
+    values; see :mod:`jaxformer.functional.earlier_attention`.
+
+    Attributes:
+        score: ``dot``, ``general`` or ``concat`` (Luong et al. 2015). The additive
+            score of Bahdanau et al. 2015 is ``concat`` with the state before the step.
+        width: of the states, and of the hidden layer of ``concat``.
+        memory_width: of the memory.
+    """
+
+    score: str
+    width: int
+    memory_width: int
+
+    def setup(self) -> None:
+        """Create the parameters of the score."""
+        if self.score == "general":
+            self.state = self._kernel("state", self.width, self.memory_width)
+        if self.score == "concat":
+            self.state = self._kernel("state", self.width, self.width)
+            self.memory = self._kernel("memory", self.memory_width, self.width)
+            self.energy = self._kernel("energy", self.width, 1)
+
+    def _kernel(self, name: str, *shape: int) -> Parameters:
+        return self.param(name, _draw_kernel, shape)
+
+    def annotate(
+        self, memory: Float[Array, "B S E"], mask: Bool[Array, "B 1 1 S"]
+    ) -> Annotations:
+        """Compute what does not depend on the state."""
+        concat = self.score == "concat"
+        keys = layers.linear(memory, **self.memory) if concat else None
+        return Annotations(memory, keys, mask)
+
+    def __call__(
+        self, states: Float[Array, "N D"], source: Annotations
+    ) -> tuple[Float[Array, "N E"], Float[Array, "N S"]]:
+        """Attend from the states of all hypotheses; return contexts and weights."""
+        memory = source.memory
+        query = states.astype(memory.dtype)
+        # A search that is exported knows the number of its rows when it is called.
+        query = query.reshape(memory.shape[0], -1, self.width)
+        if self.score != "dot":
+            query = layers.linear(query, **self.state)
+        if source.keys is None:
+            scores = earlier_attention.dot_scores(query, memory)
+        else:
+            scores = earlier_attention.energies(self.energy, query, source.keys)
+        mixed = earlier_attention.attend_by_scores(scores, memory, source.mask[:, 0])
+        context, weights = (x.reshape(*states.shape[:1], x.shape[-1]) for x in mixed)
+        return context, weights
+
+
+class BahdanauEncoder(nn.Module):
+    """A GRU in each direction (Bahdanau et al. 2015, section 3.2)."""
+
+    width: int
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        """Create both."""
+        forward, backward = (nn.RNN(_gru(self.width, self.dtype)) for _ in range(2))
+        self.both = nn.Bidirectional(forward, backward)
+
+    def __call__(
+        self, x: Float[Array, "B S D"], lengths: Int[Array, " B"], *, train: bool
+    ) -> tuple[Float[Array, "B S 2*D"], PyTree]:
+        """Annotate each position by the states of both directions there; return them
+        and, for the decoder, the backward state of the first position.
+        """
+        del train
+        memory = cast(Array, self.both(x, seq_lengths=lengths))
+        return memory.astype(self.dtype), memory[:, 0, self.width :]
+
+
+class BahdanauDecoder(nn.Module):
+    """A GRU that attends from its state before a step to the annotations, and a maxout
+    readout of its state after it, the word before and the context (Bahdanau et al.
+    2015, section 3.1 and appendix A).
+
+    The appendix prints the state before in the readout, and equation 4 the one after.
+    All widths are d_model: of words, states, the alignment and the readout.
+    """
+
+    width: int
+    dropout_rate: float
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        """Create the cell, the attention and both maps."""
+        width = self.width
+        self.initial = self.param("initial", projection, (width, width))
+        self.attention = RecurrentAttention("concat", width, 2 * width)
+        self.cell = _gru(width, self.dtype)
+        self.readout = self.param("readout", projection, (4 * width, 2 * width))
+        self.dropout = Dropout(self.dropout_rate)
+
+    def begin(self, last: Float[Array, "B D"]) -> PyTree:
+        """Return the first states."""
+        return jnp.tanh(layers.linear(last, **self.initial))
+
+    def advance(
+        self,
+        states: PyTree,
+        x: Float[Array, "N D"],
+        source: Annotations,
+        *,
+        train: bool = False,
+    ) -> Advanced:
+        """Read the embedded word before."""
+        del train
+        context, weights = self.attention(states, source)
+        after, _ = self.cell(states, jnp.concatenate([x, context], axis=-1))
+        seen = jnp.concatenate([after.astype(x.dtype), x, context], axis=-1)
+        return after, (seen, weights)
+
+    def read(
+        self, seen: Float[Array, "*B 4*D"], *, train: bool = False
+    ) -> Float[Array, "*B D"]:
+        """Take the larger of each two units."""
+        units = layers.linear(seen, **self.readout)
+        largest = units.reshape(*units.shape[:-1], self.width, 2).max(axis=-1)
+        return self.dropout(largest, train=train)
+
+
+class LuongEncoder(nn.Module):
+    """A stack of LSTMs from left to right, with dropout between them."""
+
+    width: int
+    depth: int
+    dropout_rate: float
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        """Create the stack."""
+        self.stack = [
+            nn.RNN(_lstm(self.width, self.dtype), return_carry=True)
+            for _ in range(self.depth)
+        ]
+        self.dropout = Dropout(self.dropout_rate)
+
+    def __call__(
+        self, x: Float[Array, "B S D"], lengths: Int[Array, " B"], *, train: bool
+    ) -> tuple[Float[Array, "B S D"], PyTree]:
+        """Return the states of the top layer, and of each layer the cell and the state
+        after the last real position.
+        """
+        last = []
+        for number, rnn in enumerate(self.stack):
+            if number:
+                x = self.dropout(x, train=train)
+            carry, x = rnn(x, seq_lengths=lengths)
+            last.append(carry)
+        return x.astype(self.dtype), last
+
+
+class LuongDecoder(nn.Module):
+    """A stack of LSTMs that attends from its state after a step (Luong et al. 2015):
+    h~ = tanh(W_c [c; h]) predicts the word, and is part of the next input (section
+    3.3, input feeding).
+    """
+
+    width: int
+    depth: int
+    score: str
+    dropout_rate: float
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        """Create the stack, the attention and the map to h~."""
+        self.stack = [_lstm(self.width, self.dtype) for _ in range(self.depth)]
+        self.attention = RecurrentAttention(self.score, self.width, self.width)
+        shape = 2 * self.width, self.width
+        self.combined = self.param("combined", _draw_kernel, shape)
+        self.dropout = Dropout(self.dropout_rate)
+
+    def begin(self, last: PyTree) -> PyTree:
+        """Return the first states: those of the encoder, and 0 as h~."""
+        return last, jnp.zeros_like(last[-1][1], self.dtype)
+
+    def advance(
+        self,
+        states: PyTree,
+        x: Float[Array, "N D"],
+        source: Annotations,
+        *,
+        train: bool = False,
+    ) -> Advanced:
+        """Read the embedded word before."""
+        carries, fed = states
+        x, after = jnp.concatenate([x, fed.astype(x.dtype)], axis=-1), []
+        for number, (cell, carry) in enumerate(zip(self.stack, carries, strict=True)):
+            if number:
+                x = self.dropout(x, train=train)
+            carry, x = cell(carry, x.astype(self.dtype))
+            after.append(carry)
+        context, weights = self.attention(x, source)
+        both = jnp.concatenate([context, x.astype(context.dtype)], axis=-1)
+        found = jnp.tanh(layers.linear(both, **self.combined))
+        return (after, found), (found, weights)
+
+    def read(
+        self, seen: Float[Array, "*B D"], *, train: bool = False
+    ) -> Float[Array, "*B D"]:
+        """Apply dropout to h~."""
+        return self.dropout(seen, train=train)
+
+
+def unroll(
+    decoder: BahdanauDecoder | LuongDecoder,
+    states: PyTree,
+    x: Float[Array, "B T D"],
+    source: Annotations,
+    *,
+    train: bool,
+) -> tuple[Float[Array, "B T F"], Float[Array, "B T S"]]:
+    """Advance over the embedded words before each position of a target; return what its
+    words are predicted from, and the attention weights.
+    """
+
+    def advance(
+        decoder: BahdanauDecoder | LuongDecoder, states: PyTree, x: Array
+    ) -> Advanced:
+        return decoder.advance(states, x, source, train=train)
+
+    run = nn.scan(
+        advance,
+        variable_broadcast="params",
+        split_rngs={"params": False, "dropout": True},
+        in_axes=1,
+        out_axes=1,
+    )
+    return run(decoder, states, x)[1]
+
+
+def _draw_kernel(key: Key, shape: tuple[int, int]) -> Parameters:
+    return {"kernel": projection(key, shape)["kernel"]}
+
+
+def _gru(width: int, dtype: jnp.dtype) -> nn.GRUCell:
+    kernel = nn.initializers.glorot_uniform()
+    return nn.GRUCell(width, kernel_init=kernel, dtype=dtype)
+
+
+def _lstm(width: int, dtype: jnp.dtype) -> nn.OptimizedLSTMCell:
+    kernel = nn.initializers.glorot_uniform()
+    return nn.OptimizedLSTMCell(width, kernel_init=kernel, dtype=dtype)

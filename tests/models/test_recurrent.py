@@ -1,0 +1,371 @@
+"""The networks before the Transformer: their equations, padding, the step-by-step pass,
+search, counts, learning and refused settings.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from models.little import make_sentences
+
+from jaxformer import InputError, TransformerConfig
+from jaxformer import functional as F
+from jaxformer.models import logical_axes
+from jaxformer.models.flops import Work, forward_flops
+from jaxformer.models.recurrent import RecurrentNetwork
+from jaxformer.models.seq2seq import abstract_parameters, make_model
+from jaxformer.paper.parameters import count_parameters, parameters_by_formula
+from jaxformer.search.rules import SearchRules
+from jaxformer.translation.compiled import BatchInput, lost_coverage, search_shard
+from jaxformer.translation.models import prepare, reduce_vocabulary
+
+BAHDANAU = {"network": "bahdanau", "num_encoder_layers": 1, "num_decoder_layers": 1}
+LUONG = {"network": "luong", "num_encoder_layers": 2, "num_decoder_layers": 2}
+NETWORKS = {
+    "bahdanau": BAHDANAU,
+    "dot": LUONG | {"attention_score": "dot", "tied_embeddings": "none"},
+    "general": LUONG | {"tied_embeddings": "target"},
+    "concat": LUONG | {"attention_score": "concat", "output_bias": True},
+}
+EACH = pytest.mark.parametrize("name", NETWORKS)
+
+
+@functools.cache
+def make(name, **settings):
+    """Return a little network and parameters without zeros among them."""
+    little = {"vocabulary_size": 13, "d_model": 6, "dropout_rate": 0.0}
+    config = TransformerConfig(**little | NETWORKS[name] | settings)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.float32(0.5 * rng.normal(size=leaf.shape)),
+        abstract_parameters(config),
+    )
+    return make_model(config), params
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(model, params, source, target):
+    """Return logits and attention weights [B, T, S]."""
+    logits, weights = model.apply({"params": params}, source, target, method="forward")
+    assert weights.encoder == weights.decoder == []
+    (cross,) = weights.cross
+    return logits, cross[:, 0]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    x = np.exp(x - x.max())
+    return x / x.sum()
+
+
+def gru(p, h, x):
+    r = sigmoid(x @ p["ir"]["kernel"] + p["ir"]["bias"] + h @ p["hr"]["kernel"])
+    z = sigmoid(x @ p["iz"]["kernel"] + p["iz"]["bias"] + h @ p["hz"]["kernel"])
+    held = h @ p["hn"]["kernel"] + p["hn"]["bias"]
+    n = np.tanh(x @ p["in"]["kernel"] + p["in"]["bias"] + r * held)
+    return (1 - z) * n + z * h
+
+
+def lstm(p, carry, x):
+    c, h = carry
+    i, f, g, o = (
+        x @ p[f"i{k}"]["kernel"] + h @ p[f"h{k}"]["kernel"] + p[f"h{k}"]["bias"]
+        for k in "ifgo"
+    )
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return c, sigmoid(o) * np.tanh(c)
+
+
+def by_bahdanau(params, source, words):
+    """Return what predicts each word of one sentence without padding, and the weights
+    of its attention.
+    """
+    both, p = params["encoder"]["both"], params["decoder"]
+    sides, width = [], source.shape[1]
+    for name, xs in (("forward_rnn", source), ("backward_rnn", source[::-1])):
+        h, states = np.zeros(width), []
+        for x in xs:
+            h = gru(both[name]["cell"], h, x)
+            states.append(h)
+        sides.append(states)
+    memory = np.array([[*a, *b] for a, b in zip(sides[0], sides[1][::-1], strict=True)])
+    attention = {key: p["attention"][key]["kernel"] for key in p["attention"]}
+    # The backward state of the first word begins.
+    s = np.tanh(sides[1][-1] @ p["initial"]["kernel"] + p["initial"]["bias"])
+    outputs, weights = [], []
+    for x in words:
+        hidden = np.tanh(s @ attention["state"] + memory @ attention["memory"])
+        weights.append(softmax(hidden @ attention["energy"][:, 0]))
+        context = weights[-1] @ memory
+        s = gru(p["cell"], s, np.concatenate([x, context]))
+        units = np.concatenate([s, x, context]) @ p["readout"]["kernel"]
+        units += p["readout"]["bias"]
+        outputs.append(np.maximum(units[0::2], units[1::2]))
+    return np.array(outputs), np.array(weights)
+
+
+def by_luong(params, source, words):
+    """As :func:`by_bahdanau`."""
+    p, width = params["decoder"], source.shape[1]
+    carries, memory = [], source
+    for layer in ("stack_0", "stack_1"):
+        carry, states = (np.zeros(width), np.zeros(width)), []
+        for x in memory:
+            carry = lstm(params["encoder"][layer]["cell"], carry, x)
+            states.append(carry[1])
+        carries.append(carry)
+        memory = np.array(states)
+    attention = {k: v["kernel"] for k, v in p.get("attention", {}).items()}
+    fed, outputs, weights = np.zeros(width), [], []
+    for word in words:
+        x = np.concatenate([word, fed])
+        for layer in range(2):
+            carries[layer] = lstm(p[f"stack_{layer}"], carries[layer], x)
+            x = carries[layer][1]
+        if "energy" in attention:
+            kernel = np.concatenate([attention["state"], attention["memory"]])
+            both = np.concatenate([np.tile(x, (len(memory), 1)), memory], axis=1)
+            scores = np.tanh(both @ kernel) @ attention["energy"][:, 0]
+        else:
+            scores = memory @ (x @ attention["state"] if attention else x)
+        weights.append(softmax(scores))
+        context = weights[-1] @ memory
+        fed = np.tanh(np.concatenate([context, x]) @ p["combined"]["kernel"])
+        outputs.append(fed)
+    return np.array(outputs), np.array(weights)
+
+
+@EACH
+def test_a_network_is_its_equations_in_float64(name):
+    """Each row of a padded batch, against loops over one sentence without padding."""
+    model, params = make(name)
+    source, target = make_sentences(1, (5, 2, 4)), make_sentences(2, (3, 4, 1))
+    logits, weights = forward(model, params, source, target)
+    wide = jax.tree.map(np.float64, params)
+    tables = [wide.get(f"{side}_embedding") for side in ("source", "target")]
+    tables = [(table or wide.get("embedding"))["table"] for table in tables]
+    by_hand = by_bahdanau if name == "bahdanau" else by_luong
+    for row in range(3):
+        real, count = source[row] != 0, (target[row] != 0).sum()
+        before = np.array([2, *target[row]])[:count]
+        sides = (tables[0][source[row][real]], tables[1][before])
+        x, mixed = by_hand(wide, *(6**0.5 * side for side in sides))
+        expected = x @ wide.get("output", tables[1]).T
+        expected += wide.get("logits", {"bias": 0})["bias"]
+        np.testing.assert_allclose(logits[row, :count], expected, atol=3e-6)
+        np.testing.assert_allclose(weights[row, :count, real].T, mixed, atol=1e-6)
+        assert (np.asarray(weights)[row][:, ~real] == 0).all()
+    np.testing.assert_allclose(weights.sum(axis=2), 1, atol=1e-6)
+
+
+@EACH
+def test_padding_and_other_rows_change_nothing(name):
+    model, params = make(name)
+    source, target = make_sentences(1, (5, 2)), make_sentences(2, (3, 4))
+    wide = [np.pad(side, ((0, 1), (0, 3))) for side in (source, target)]
+    logits, weights = forward(model, params, source, target)
+    more, others = forward(model, params, *wide)
+    assert np.isfinite(more).all()  # also of a row of padding
+    np.testing.assert_allclose(more[:2, :4], logits, atol=1e-6)
+    np.testing.assert_allclose(others[:2, :4, :5], weights, atol=1e-6)
+    assert not others[2].any()
+
+
+@EACH
+def test_steps_with_reordered_rows_are_the_whole_pass(name):
+    """The rows of a beam change places within their sentence at every step."""
+    model, params = make(name)
+    source, width = jnp.asarray(make_sentences(1, (5, 2))), 3
+    step = jax.jit(functools.partial(model.apply, {"params": params}, method="step"))
+    memory = model.apply({"params": params}, source, method="start")
+    cache = model.empty_cache(memory, 2 * width, 4)
+    rng, rows = np.random.default_rng(3), np.arange(2 * width)
+    words, found = np.full((2 * width, 1), 2), np.zeros((2 * width, 0, 13))
+    for _ in range(4):
+        logits, cache = step(jnp.asarray(words[:, -1]), cache, memory)
+        found = np.concatenate([found, logits[:, None]], axis=1)
+        parents = rows // width * width + rng.integers(0, width, 2 * width)
+        cache = jax.tree.map(lambda x, own=parents: x[own], cache)
+        new = rng.integers(3, 13, (2 * width, 1))
+        words = np.concatenate([words[parents], new], axis=1)
+        found = found[parents]
+    expected, _ = forward(model, params, jnp.repeat(source, width, 0), words[:, 1:])
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@EACH
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_search_scores_what_the_whole_pass_scores(name, beam):
+    """Of greedy search and of a beam, with the coverage of each hypothesis."""
+    model, params = make(name)
+    source = jnp.asarray(make_sentences(1, (5, 2, 4)))
+    rules = SearchRules(
+        max_lengths=jnp.array([6, 3, 5]),
+        length=6,
+        alpha=1.0,
+        beam_size=beam,
+        n_best=beam,
+        bos_id=2,
+        eos_id=1,
+        pad_id=0,
+    )
+    batch = BatchInput(source, jnp.zeros((3, 2), jnp.int32), jnp.zeros((), jnp.int32))
+    run = jax.jit(functools.partial(search_shard, (model,), (params,), None))
+    found = run(batch, rules)
+    tokens = np.asarray(found.tokens).reshape(3 * beam, 6)
+    logits, _ = forward(model, params, jnp.repeat(source, beam, 0), tokens)
+    scores = np.take_along_axis(
+        np.asarray(jax.nn.log_softmax(logits)), tokens[..., None], -1
+    )[..., 0]
+    each = np.where(tokens != 0, scores, 0.0).reshape(3, beam, 6)
+    # Padding and the begin of sentence are not words.
+    assert (np.asarray(found.token_log_probabilities) >= each - 1e-5).all()
+    assert len(np.unique(tokens, axis=0)) > 1
+    covered = run(batch, dataclasses.replace(rules, coverage=lost_coverage, beta=0.5))
+    words = np.asarray(covered.tokens).reshape(3 * beam, 6)
+    _, weights = forward(model, params, jnp.repeat(source, beam, 0), words)
+    lengths = np.asarray(covered.lengths)
+    read = np.arange(6) < lengths.reshape(-1, 1)
+    seen = np.where(read[..., None], weights, 0.0).sum(axis=1)
+    seen += np.repeat(np.asarray(source) == 0, beam, 0)
+    lost = 0.5 * np.log(np.minimum(seen, 1.0)).sum(axis=1).reshape(3, beam)
+    mean = np.asarray(covered.log_probabilities) / ((5 + lengths) / 6)
+    ended = np.asarray(covered.finished)
+    np.testing.assert_allclose(covered.scores[ended], (mean + lost)[ended], atol=1e-5)
+
+
+@EACH
+def test_a_shortlist_keeps_the_logits_of_its_tokens(name):
+    model, params = make(name)
+    kept = jnp.array([0, 1, 2, 5, 7, 11])
+    source, words = jnp.asarray(make_sentences(1, (5, 2))), jnp.array([2, 5])
+    small, reduced = reduce_vocabulary(model, params, kept)
+    memory = model.apply({"params": params}, source, method="start")
+    cache = model.empty_cache(memory, 2, 1)
+    whole, _ = model.apply({"params": params}, words, cache, memory, method="step")
+    short = jnp.searchsorted(kept, words)
+    part, _ = small.apply({"params": reduced}, short, cache, memory, method="step")
+    np.testing.assert_allclose(part, whole[:, kept], atol=1e-6)
+
+
+@EACH
+def test_counts(name):
+    """Parameters by the formula, all with names for their axes; operations by XLA's
+    count for one target token, from which additions and activations are left out.
+    """
+    model, params = make(name, d_model=64)
+    config = model.config
+    assert count_parameters(config) == parameters_by_formula(config)
+    assert len(jax.tree.leaves(logical_axes(params), is_leaf=is_names)) == len(
+        jax.tree.leaves(params)
+    )
+    words = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    compiled = forward.lower(model, params, words, words).compile()
+    ours = forward_flops(config, Work(1, 1, 1, 1, 1))
+    first = 2 * 64 * 64 if name == "bahdanau" else 0
+    assert ours + first == pytest.approx(compiled.cost_analysis()["flops"], rel=0.05)
+
+
+def is_names(x):
+    return isinstance(x, tuple) and all(isinstance(each, str) for each in x)
+
+
+@EACH
+def test_a_network_learns_to_reverse(name):
+    """40 updates halve the loss of a task that needs the order of the source."""
+    model, _ = make(name, d_model=32)
+    rng = np.random.default_rng(0)
+    source = jnp.asarray(rng.integers(3, 13, (64, 4)))
+    target = source[:, ::-1]
+    params = model.init(jax.random.key(0), source[:1], target[:1])["params"]
+    optimizer = optax.adam(0.02)
+
+    def loss(params):
+        logits = model.apply({"params": params}, source, target)
+        total, count = F.cross_entropy(logits, target, target != 0)
+        return total / count
+
+    @jax.jit
+    def update(params, state):
+        value, gradient = jax.value_and_grad(loss)(params)
+        changes, state = optimizer.update(gradient, state)
+        return optax.apply_updates(params, changes), state, value
+
+    state, values = optimizer.init(params), []
+    for _ in range(40):
+        with jax.numpy_dtype_promotion("standard"):  # of Optax
+            params, state, value = update(params, state)
+        values.append(float(value))
+    assert values[-1] < values[0] / 2
+
+
+def test_recurrent_matrices_begin_orthogonal():
+    model, _ = make("general")
+    token = jnp.ones((1, 1), jnp.int32)
+    params = model.init(jax.random.key(0), token, token)["params"]
+    for cell in (params["encoder"]["stack_1"]["cell"], params["decoder"]["stack_0"]):
+        for gate in "ifgo":
+            kernel = np.asarray(cell[f"h{gate}"]["kernel"])
+            np.testing.assert_allclose(kernel @ kernel.T, np.eye(6), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "general"])
+def test_bfloat16_is_near_float32(name):
+    model, params = make(name)
+    half, kept = prepare(model.config, params, "bfloat16")
+    source, target = make_sentences(1, (5, 2)), make_sentences(2, (3, 4))
+    whole, _ = forward(model, params, source, target)
+    with jax.numpy_dtype_promotion("standard"):  # of Flax's cells
+        rounded, _ = forward(make_model(half), kept, source, target)
+    assert rounded.dtype == jnp.float32
+    np.testing.assert_allclose(rounded, whole, atol=0.1)
+
+
+def test_dropout_changes_the_pass_and_its_key_decides_how():
+    model, params = make("general", dropout_rate=0.3)
+    sides = make_sentences(1, (5, 2)), make_sentences(2, (3, 4))
+    source, target = map(jnp.asarray, sides)
+
+    def run(seed):
+        rngs = {"dropout": jax.random.key(seed)}
+        return model.apply({"params": params}, source, target, train=True, rngs=rngs)
+
+    assert (run(0) == run(0)).all()
+    assert (run(0) != run(1)).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (BAHDANAU | {"d_ff": 8, "num_heads": 2}, "has no model.d_ff=8, model.num_h"),
+        (BAHDANAU | {"num_decoder_layers": 2}, "has one layer on each side"),
+        (BAHDANAU | {"num_encoder_layers": 0}, "has one layer on each side"),
+        (BAHDANAU | {"attention_score": "dot"}, "no model.attention_score=dot"),
+        (LUONG | {"num_decoder_layers": 1}, "must be equal, not 2 and 1"),
+        (LUONG | {"positions": "learned"}, "no model.positions=learned: leave it"),
+        (LUONG | {"scan_layers": True}, "has no model.scan_layers=True"),
+        ({"attention_score": "dot"}, "is of model.network=luong"),
+        ({"network": "elman"}, "model.network must be one of"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, match):
+    with pytest.raises(InputError, match=match):
+        TransformerConfig(**{"vocabulary_size": 13} | settings)
+
+
+def test_packed_rows_and_8_bits_are_refused():
+    model, params = make("bahdanau")
+    assert isinstance(model, RecurrentNetwork)
+    tokens = jnp.ones((1, 2), jnp.int32)
+    segments = {"source_segments": tokens, "target_segments": tokens}
+    with pytest.raises(InputError, match="one sentence a row"):
+        model.apply({"params": params}, tokens, tokens, **segments)
+    with pytest.raises(InputError, match="int8 is not for"):
+        prepare(model.config, params, "int8")
