@@ -122,6 +122,9 @@ def _export_one_stack(options: argparse.Namespace) -> None:
     dtype = "float32" if precision == "model" else precision
     with new_folder(options.out) as folder:
         name = one_stack_run.save(options.workdir, options.checkpoint, folder, dtype)
+        lost = one_stack_run.find_drawn(folder)
+    if lost:
+        warn(f"this model has no {lost}, which transformers will draw")
     write_record(
         {
             "out": bucket.reword(str(options.out)),

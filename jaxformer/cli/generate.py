@@ -15,7 +15,13 @@ from jaxformer.cli.arguments import (
     choose_search,
     number,
 )
-from jaxformer.cli.output import check_output, open_output, read_input
+from jaxformer.cli.output import (
+    check_output,
+    name_input,
+    name_lines,
+    open_output,
+    read_input,
+)
 from jaxformer.errors import UsageError
 from jaxformer.search.config import MOST_BEAM
 
@@ -80,7 +86,8 @@ def run(options: argparse.Namespace) -> None:
         return
     given = options.prompt is not None
     prompts = [str(options.prompt)] if given else list(read_input(options.input))
-    found = generator.generate(prompts, n_best=options.n_best, **asked)
+    with name_lines(prompt=None if given else name_input(options.input)):
+        found = generator.generate(prompts, n_best=options.n_best, **asked)
     with open_output(options.output) as write:
         for prompt, own in zip(prompts, found, strict=True):
             if options.format == "jsonl":

@@ -135,6 +135,10 @@ class DataConfig(Cleaning):
     # Tokens from the beginning of a window of a long text of spans to that of the next.
     # Default None: half of those that a window has room for.
     stride: int | None = key(None, least=1, most=2**20, changes="tokens")
+    # Mask whole words, all pieces of each (Devlin et al. 2019, models of May 2019), not
+    # single pieces. Words are what blanks separate, or what WordPiece begins anew.
+    # Evaluation masks pieces.
+    whole_words: bool = key(False)
     # Most token slots on EACH side of a batch, padding included, all devices together.
     # The paper: about 25,000.
     tokens_per_batch: int = key(25_000, least=1, most=2**27)
@@ -298,6 +302,7 @@ _OF_KINDS = {
     "labels": ("labelled", "tagged"),
     "window": ("text",),
     "stride": ("spans",),
+    "whole_words": ("masked", "documents"),
     # A row has one label.
     "packing": ("pairs", "text", "masked", "tagged"),
 }

@@ -139,7 +139,7 @@ class TrainingText:
             InputError: the text cannot be read, no pair is left, or a prepared folder
                 does not fit.
         """
-        resample, config = None, self.config
+        resample, config, text = None, self.config, vocabularies.source
         if not self.corpora:
             store, sizes, counts = self._load_prepared(vocabularies)
         else:
@@ -160,12 +160,12 @@ class TrainingText:
             resample = partial(_ignore_stop, partial(draw_pairs, texts, seed))
             store, sizes = texts.true_pairs, texts.sizes
         return TrainingData.from_pairs(
-            store,
-            self.config,
+            *(store, config),
             seed=seed,
             shares=self._shares(sizes),
             counts=counts,
             resample=resample,
+            continuing=text.continuing if config.whole_words else None,
         )
 
     def _resample(

@@ -81,6 +81,8 @@ class Plan:
     """The shape of each batch."""
     rows: Epoch | Rows
     """The pairs of each batch, one a row, or packed."""
+    continuing: NDArray[np.bool_] | None = None
+    """Which tokens continue a word, where batches say so."""
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -94,7 +96,19 @@ class Plan:
         return np.concatenate([np.zeros(0, np.int32), *parts])
 
     def batch(self, number: int, host: int = 0, hosts: int = 1) -> Batch:
-        """Make one host's rows of a batch, as many as on all hosts."""
+        """Make one host's rows of a batch, as many as on all hosts.
+
+        With ``continuing`` a batch has ``continues``, 1 where a token of the text
+        continues a word.
+        """
+        batch = self._batch(number, host, hosts)
+        if self.continuing is not None:
+            side = batch.get("source", batch["target"])
+            known = np.minimum(side, len(self.continuing) - 1)  # padding may lie beyond
+            batch = {**batch, "continues": self.continuing[known].astype(np.int32)}
+        return batch
+
+    def _batch(self, number: int, host: int, hosts: int) -> Batch:
         shape = self.shapes[number]
         own = -(-shape.rows // hosts)
         start, stop, own_shape = host * own, (host + 1) * own, shape._replace(rows=own)
@@ -127,6 +141,8 @@ class TrainingData:
     """Returns the same pairs in the segmentation of an epoch; None: all epochs have
     the same.
     """
+    continuing: NDArray[np.bool_] | None = None
+    """Which tokens continue a word, where batches are to say so, bool [V]."""
     _last_plan: dict[int, Plan] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -139,6 +155,7 @@ class TrainingData:
         shares: Sequence[Share] | None = None,
         counts: Mapping[str, Counts] | None = None,
         resample: Resample | None = None,
+        continuing: NDArray[np.bool_] | None = None,
     ) -> TrainingData:
         """Choose the shapes of the batches for these pairs.
 
@@ -149,6 +166,7 @@ class TrainingData:
             shares: how often the pairs occur in an epoch; None: each once.
             counts: what cleaning dropped before.
             resample: returns the pairs in the segmentation of each epoch.
+            continuing: which tokens continue a word, where batches are to say so.
 
         Raises:
             InputError: there is no pair, or the token budget does not hold the longest.
@@ -178,6 +196,7 @@ class TrainingData:
             config.drop_remainder,
             counts or {},
             resample,
+            continuing,
         )
 
     def batches(
@@ -271,7 +290,8 @@ class TrainingData:
             rows = pack(pairs.source_lengths, pairs.target_lengths, order, self.shape)
             if self.drop_remainder:
                 rows = rows.part(0, len(rows) // self.shape.rows * self.shape.rows)
-            return Plan(pairs, [self.shape] * -(-len(rows) // self.shape.rows), rows)
+            shapes = [self.shape] * -(-len(rows) // self.shape.rows)
+            return Plan(pairs, shapes, rows, self.continuing)
         assigned = assign(self.shape, pairs.source_lengths, pairs.target_lengths)
         batches = group(assigned, order, self.shape)
         if self.drop_remainder:
@@ -279,7 +299,8 @@ class TrainingData:
             full = batches.stops - batches.starts == rows[batches.shapes]
             batches = batches.take(np.flatnonzero(full))
         batches = batches.take(generator.permutation(len(batches)))
-        return Plan(pairs, [self.shape[index] for index in batches.shapes], batches)
+        shapes = [self.shape[index] for index in batches.shapes]
+        return Plan(pairs, shapes, batches, self.continuing)
 
     def _store(self, epoch: int, stop: Callable[[], bool] = lambda: False) -> Encoded:
         return self.store if self.resample is None else self.resample(epoch, stop)

@@ -230,6 +230,17 @@ class Vocabulary(ABC):
     def pieces(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
         """Return the model's name of each token; "▁" is a space."""
 
+    @property
+    def continuing(self) -> NDArray[np.bool_]:
+        """Whether each token continues a word, bool [size]: those of WordPiece that
+        begin with ``##``, or else all that do not begin with a space.
+        """
+        names = self.pieces(range(self.size))
+        parts = [name.startswith("##") for name in names]
+        if not any(parts):
+            parts = [not name.startswith(("▁", " ")) for name in names]
+        return np.array(parts)
+
     def _known(self, ids: Iterable[int]) -> list[int]:
         """Replace ids that the vocabulary does not have by unk."""
         return [int(token) if 0 <= token < self.size else self.unk_id for token in ids]

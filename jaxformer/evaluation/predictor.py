@@ -31,6 +31,7 @@ from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import Precision
 from jaxformer.training.objectives import Batch
 from jaxformer.training.optimizer import frozen_mask
+from jaxformer.translation import models
 from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import line_error
 from jaxformer.translation.encoder_rows import (
@@ -39,7 +40,6 @@ from jaxformer.translation.encoder_rows import (
     rows_of_words,
     with_mask,
 )
-from jaxformer.translation.models import mesh_of_devices, prepare
 from jaxformer.typing import Float, PyTree
 
 Prediction = dict[str, Any]
@@ -88,8 +88,8 @@ class Predictor:
             params = unstack_layers(params)
         precision = precision or config.decoding.precision
         if precision != "model":
-            model, params = prepare(model, params, precision)
-        self.mesh = mesh_of_devices()
+            model, params = models.prepare(model, params, precision)
+        self.mesh = models.mesh_of_devices()
         if self.mesh is not None:
             params = jax.device_put(params, NamedSharding(self.mesh, PartitionSpec()))
         self.config = dataclasses.replace(config, model=model)

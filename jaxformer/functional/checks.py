@@ -75,6 +75,23 @@ def check_tokens(tokens: Int[Array, "..."], vocabulary_size: int) -> None:
         )
 
 
+def check_kinds(types: Int[Array, "..."], kinds: int) -> None:
+    """Refuse known kinds of segments that a model has no embedding for.
+
+    Raises:
+        InputError: a kind is not below ``kinds``; without any it must be 0.
+    """
+    if isinstance(types, Tracer) or types.size == 0:
+        return
+    known = np.asarray(types)
+    wrong = known[(known < 0) | (known >= max(kinds, 1))]
+    if wrong.size:
+        raise InputError(
+            f"a token has segment {wrong[0]}, and this model has"
+            f" model.segment_types={kinds}: give 0 to {max(kinds, 1) - 1}, or no types"
+        )
+
+
 def check_positions(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
     """Refuse targets and weights of another shape than the positions: broadcasting
     would repeat them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from jaxformer.functional import checks
 from jaxformer.models.one_stack import OneStack
 from jaxformer.nn.heads import Classifier, Pooler, WordTransform
 from jaxformer.typing import Array, Float, Int
@@ -72,8 +73,8 @@ class TextEncoder(OneStack):
 
         Raises:
             InputError: a row longer than ``config.max_length`` (a packed one only
-                outside ``jit``), or, outside ``jit``, a token id out of range, padding
-                before a token or segments that do not match the tokens.
+                outside ``jit``), or, outside ``jit``, a token id or a kind out of
+                range, padding before a token or segments that do not match the tokens.
         """
         x, _ = self.hidden(tokens, types, segments, train=train)
         if self.is_initializing():
@@ -94,6 +95,8 @@ class TextEncoder(OneStack):
         """
         self.check(tokens, segments)
         config = self.config
+        if types is not None:
+            checks.check_kinds(types, config.segment_types)
         if types is None and segments is None and config.eos_id is not None:
             types = _pair_types(tokens, config.eos_id, config.segment_types)
         real = tokens != config.pad_id

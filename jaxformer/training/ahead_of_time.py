@@ -113,6 +113,8 @@ def largest_batch(config: RunConfig, multiple: int) -> Shapes:
     batch: Shapes = dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
     if data.labels_per_text is not None:
         batch["target"] = (batch["target"][0], data.labels_per_text)
+    if data.whole_words:
+        batch["continues"] = batch.get("source", batch["target"])
     return batch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 
 from jaxformer.data.cleaning import summary
 from jaxformer.data.pipeline import TrainingData
@@ -13,12 +14,16 @@ from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.progress import Progress
 from jaxformer.training.run import Run
 
+# Tokens that are looked at, and the share of unknown ones that is worth a warning.
+_SAMPLE, _UNKNOWN = 100_000, 0.2
+
 
 def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
     facts, config = data.statistics, run.config.data
     examples = config.examples
     rows = examples if config.window is None else "windows"
-    source = "" if config.one_sided else f"{facts.source_tokens:,} + "
+    rows = "pairs" if config.kind == "documents" else rows
+    source = f"{facts.source_tokens:,} + " if facts.source_tokens else ""
     display.say(
         f"data: {facts.pairs:,} {rows} an epoch, {source}{facts.target_tokens:,}"
         f" tokens, {facts.batches:,} batches in {facts.shapes}"
@@ -34,6 +39,13 @@ def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
                 f" {size * part.weight / facts.pairs:.1%}"
             )
     display.say(f"validation: {config.valid}, {len(run.valid):,} {examples}")
+    sample = data.store.source.tokens[:_SAMPLE]
+    unknown = float(np.mean(sample == run.vocabularies.source.unk_id))
+    if unknown > _UNKNOWN:
+        display.say(
+            f"warning: {unknown:.0%} of the tokens are unknown to the vocabulary: is it"
+            " of this language, and of this case?"
+        )
 
 
 def introduce(

@@ -118,7 +118,8 @@ def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
     side = "source" if config.objective == "masked_and_next" else "target"
 
     def prepare(batch: Batch, key: Key) -> Batch:
-        masks = draw_masks(batch[side], key, model, config.mask_rate)
+        given = batch[side], key, model, config.mask_rate
+        masks = draw_masks(*given, batch.get("continues"))
         return {**batch, **masks._asdict()}
 
     def targets(batch: Batch) -> tuple[Array, Array]:
@@ -165,6 +166,7 @@ def draw_masks(
     key: Key,
     model: TransformerConfig,
     rate: float,
+    continues: Int[Array | np.ndarray, "B T"] | None = None,
 ) -> Masks:
     """Choose words to predict, and replace them (Devlin et al. 2019, section 3.1).
 
@@ -172,11 +174,16 @@ def draw_masks(
     these 80 % become the mask, 10 % another word and 10 % stay. No word is drawn that
     is special: the paper draws from the whole vocabulary.
 
+    With ``continues`` words have several tokens. They are drawn until the next one
+    would be too many: so a few tokens less are chosen, and of a first word that is
+    longer only the first ones.
+
     Args:
         tokens: a batch, padded.
         key: random key.
         model: has the special ids: of padding, beginning, end and mask.
         rate: share of the words; 0.15 in the paper.
+        continues: 1 where a token belongs to the word before; None: each is a word.
 
     Raises:
         InputError: the vocabulary has no mask.
@@ -197,9 +204,19 @@ def draw_masks(
     chosen = jnp.minimum(chosen, count)
     most = max(1, math.ceil(rate * tokens.shape[1]))
     by_place, by_kind, by_word = jax.random.split(key, 3)
-    order = jnp.where(usable, jax.random.uniform(by_place, tokens.shape), -1.0)
+    order = jax.random.uniform(by_place, tokens.shape)
+    last = None
+    if continues is not None:
+        first, last = _find_words(usable, jnp.asarray(continues) == 1)
+        order = jnp.take_along_axis(order, first, axis=1)
+    order = jnp.where(usable, order, -1.0)
     _, places = jax.lax.top_k(order, most)
     counts = jnp.arange(most)[None] < chosen[:, None]
+    if last is not None:
+        # The tokens of a word follow one another in this order too.
+        end = jnp.arange(most)[None] + jnp.take_along_axis(last, places, 1) - places
+        fits = end < chosen[:, None]
+        counts &= fits | ~fits[:, :1]
     words = jnp.take_along_axis(tokens, places, axis=1)
     others = jax.random.randint(
         by_word, words.shape, 0, model.text_vocabulary_size - len(special)
@@ -211,6 +228,20 @@ def draw_masks(
     rows = jnp.arange(len(tokens))[:, None]
     masked = tokens.at[rows, places].set(jnp.where(counts, new, words))
     return Masks(masked, places, counts.astype(jnp.int32))
+
+
+def _find_words(
+    usable: Bool[Array, "B T"], continues: Bool[Array, "B T"]
+) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
+    """Return where the word of each token begins, and where its last token is."""
+    place = jnp.arange(usable.shape[1])[None]
+    begins = usable & ~(continues & jnp.pad(usable[:, :-1], ((0, 0), (1, 0))))
+    after = ~usable[:, 1:] | begins[:, 1:]
+    ends = usable & jnp.pad(after, ((0, 0), (0, 1)), constant_values=True)
+    first = jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    beyond = usable.shape[1]
+    last = jax.lax.cummin(jnp.where(ends, place, beyond), axis=1, reverse=True)
+    return first, last
 
 
 def special_ids(model: TransformerConfig) -> list[int]:

@@ -12,6 +12,7 @@ from jaxformer.data.records import Pair
 from jaxformer.diagnosis import lines, survey
 from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
 from jaxformer.diagnosis.checks import learning, recipe, results, text
+from jaxformer.diagnosis.evidence import UnseenError
 from jaxformer.diagnosis.findings import grade, worst
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
@@ -53,6 +54,32 @@ def test_the_tokenizer_goes_with_the_language(language, scores, said):
     record["target_language"] = language
     other = configured(data__target_language="fr")
     assert results.check_signature(Seen(config=other, record=record)) == found
+
+
+@pytest.mark.parametrize(
+    ("objective", "nll", "verdict"),
+    [
+        ("classification", 0.69, "wrong"),
+        ("classification", 0.4, "ok"),
+        ("translation", 6.0, "wrong"),
+        ("regression", 9.0, None),
+        ("span", 9.0, None),
+    ],
+)
+def test_a_run_at_chance_level(objective, nll, verdict):
+    """Two labels at chance have the loss ln 2 after the warm-up; squares of errors, and
+    places in texts of any length, have no such level.
+    """
+    size = 2 if objective == "classification" else 8_000
+    training = Seen(objective=objective, warmup_steps=10)
+    config = Seen(training=training, model=Seen(vocabulary_size=size))
+    steps = 20 if objective == "classification" else 600
+    run = Seen(config=config, curves={"train/nll": [(steps, nll)]}, gaps={})
+    if verdict is None:
+        with pytest.raises(UnseenError, match="has no such loss"):
+            learning.check_stalled(run)
+    else:
+        assert learning.check_stalled(run).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,14 @@ from jaxformer.evaluation import texts
 from jaxformer.evaluation.predictor import Predictor
 from jaxformer.evaluation.text_scores import perplexity_in_windows, score_texts
 from jaxformer.runs import config as configuration
+from jaxformer.translation import models
 from jaxformer.translation.translator import Translator
+
+
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch):
+    """Programs for eight devices compile longer."""
+    monkeypatch.setattr(models, "mesh_of_devices", lambda: None)
 
 
 @pytest.fixture(scope="module")

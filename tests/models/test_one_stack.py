@@ -192,3 +192,14 @@ def test_the_second_text_of_a_pair_is_of_the_second_kind():
     found, given = (read(model, params, pair, types=each) for each in (None, types))
     assert (found == given).all()
     assert (found != read(model, params, pair, types=0 * types)).any()
+
+
+@pytest.mark.parametrize(("kinds", "least"), [(0, 1), (1, 1), (2, 2), (2, -1)])
+def test_a_kind_of_segment_that_a_model_lacks_is_refused(kinds, least):
+    """By name: a gather would give NaN, or the embedding of another kind."""
+    model, params = make(**ENCODER, segment_types=kinds)
+    types = jnp.array([[0, 0, least]])
+    message = f"a token has segment {least}, and this model has model.segment_types="
+    with pytest.raises(InputError, match=f"{message}{kinds}: give 0 to"):
+        read(model, params, [[4, 5, 6]], types=types)
+    read(model, params, [[4, 5, 6]], types=0 * types)

@@ -6,6 +6,7 @@ Biases are random too: one that is lost would not be seen otherwise.
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
+import copy
 import dataclasses
 import hashlib
 import os
@@ -341,10 +342,12 @@ def test_shards_and_half_precision(tmp_path, name):
     one, many = (huggingface.read(tmp_path / kind) for kind in ("one", "many"))
     assert one.config == many.config
     jax.tree.map(np.testing.assert_array_equal, one.params, many.params)
-    model.bfloat16().save_pretrained(tmp_path / "half")
-    half = huggingface.read(tmp_path / "half").params
-    halved = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(x.dtype), one.params)
-    jax.tree.map(np.testing.assert_array_equal, half, halved)
+    for dtype in ("float16", "bfloat16"):
+        small = copy.deepcopy(model).to(getattr(torch, dtype))
+        small.save_pretrained(tmp_path / dtype)
+        half = huggingface.read(tmp_path / dtype).params
+        halved = jax.tree.map(lambda x, to=dtype: x.astype(to).astype("f4"), one.params)
+        jax.tree.map(np.testing.assert_array_equal, half, halved)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,6 +13,7 @@ from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import make_eval_step, make_train_step
 from jaxformer.training.objectives import draw_masks, make_objective, special_ids
+from jaxformer.training.optimizer import decay_mask
 from jaxformer.training.state import create_state
 
 SIZE = 40
@@ -110,6 +111,74 @@ def test_masks_depend_on_the_key_alone():
     tokens = make_text(0, [30] * 4, 30)
     assert all(map(np.array_equal, masks_of(tokens), masks_of(tokens)))
     assert not np.array_equal(masks_of(tokens)[1], masks_of(tokens, seed=1)[1])
+
+
+def test_whole_words_are_masked():
+    """All pieces of a word or none, words that are random, and nearly the rate; of a
+    word that is longer than the row's number only the first pieces.
+    """
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 60, 300)
+    tokens = make_text(0, lengths, 64)
+    tokens[:, 0] = 2
+    continues = (rng.random(tokens.shape) < 0.5).astype(np.int32)
+    model = TransformerConfig(**MODELS["masked"])
+    drawn = draw_masks(tokens, jax.random.key(0), model, 0.15, continues)
+    masked, places, counts = map(np.asarray, drawn)
+    found = total = 0
+    for row, text in enumerate(tokens):
+        real = np.flatnonzero(text > 3)
+        starts = [t for t in real if t == 1 or not continues[row, t]]
+        ends = [*starts[1:], real[-1] + 1] if len(real) else []
+        words = [{*range(*pair)} for pair in zip(starts, ends, strict=True)]
+        chosen = {*places[row][counts[row] == 1].tolist()}
+        most = min(len(real), max(1, round(0.15 * len(real))))
+        assert len(chosen) <= most
+        assert bool(chosen) == bool(len(real))
+        touched = [word for word in words if word & chosen]
+        if {*chosen} != set().union(*touched):
+            (word,) = touched
+            assert chosen == {*sorted(word)[:most]}
+        others = [t for t in range(64) if t not in chosen]
+        assert (masked[row, others] == text[others]).all()
+        found, total = found + len(chosen), total + most
+    assert 0.75 < found / total <= 1
+    each = [np.asarray(x) for x in masks_of(tokens)]
+    alone = draw_masks(tokens, jax.random.key(0), model, 0.15, 0 * continues)
+    assert all(map(np.array_equal, each, alone))
+
+
+def test_steps_have_their_own_masks():
+    """Of a state, whose seed and step decide them: so also after a resumption."""
+    model, config, _ = make("masked", warmup_steps=1)
+    step, batch = jax.jit(make_train_step(model, config)), make_batch("masked")
+    first, other = create_state(model, config), create_state(model, config)
+    losses = []
+    for state in (first, other, first.replace(step=first.step + 1)):
+        losses.append(float(step(state, batch)[1]["nll"]))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_batch_without_a_word_has_no_loss():
+    """Special pieces alone are never masked, and divide nothing by 0."""
+    for objective in ("masked", "masked_and_next"):
+        model, config, params = make(objective)
+        side = "target" if objective == "masked" else "source"
+        batch = make_batch(objective) | {side: np.full((6, 3), 2, np.int32)}
+        state = create_state(model, config).replace(params=params)
+        state, metrics = jax.jit(make_train_step(model, config))(state, batch)
+        assert (metrics["loss"], metrics["tokens"]) == (0.0, 0.0)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_what_decays_in_a_model_with_heads():
+    """Kernels and tables, not biases and norms."""
+    params = abstract_parameters(TransformerConfig(**MODELS["masked_and_next"]))
+    decayed = jax.tree_util.tree_leaves_with_path(decay_mask(params))
+    names = {path[-1].key for path, decays in decayed if decays}
+    assert names == {"kernel", "table"}
+    kept = {path[-1].key for path, decays in decayed if not decays}
+    assert kept == {"bias", "scale"}
 
 
 def test_a_vocabulary_without_a_mask_is_refused():

@@ -2,17 +2,23 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from kinds import OBJECTIVES, config_of_kind, run_config, write_data
 
 from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.data.store import Encoded
 from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import complete_config
 from jaxformer.training.ahead_of_time import largest_batch
+from jaxformer.training.introduction import _introduce_data
 from jaxformer.training.run import open_run, validation_batches
+from jaxformer.training.state import create_state
+from jaxformer.training.step import make_train_step
 from jaxformer.training.warm_start import load_initial
 
 LABELS = {"labelled": 3, "scored": 1, "tagged": 2, "spans": 2}
@@ -54,6 +60,24 @@ def test_a_run_of_each_kind(tmp_path, names, kind):
     rows = np.concatenate([batch[side][:, 0] for batch in valid])
     examples = len(run.valid) if kind == "text" else len(data.store)
     assert (rows != text.pad_id).sum() == examples
+
+
+@pytest.mark.parametrize("kind", ["masked", "documents"])
+def test_batches_say_which_pieces_continue_a_word(tmp_path, names, kind):
+    """Where whole words are masked; the step takes them, and validation does not."""
+    run = open_run(config_of(names, kind, whole_words=True), tmp_path / "run")
+    data = run.text.load(run.vocabularies, seed=0)
+    batch, _ = next(data.batches())
+    assert batch.keys() == largest_batch(run.config, 1).keys()
+    side = batch.get("source", batch["target"])
+    pieces = run.vocabularies.source.pieces(side.ravel())
+    begins = [piece.startswith("▁") for piece in pieces]
+    assert (batch["continues"].ravel() == 1 - np.array(begins)).all()
+    assert "continues" not in validation_batches(run, data)[0]
+    model = make_model(run.config.model)
+    step = jax.jit(make_train_step(model, run.config.training))
+    _, metrics = step(create_state(model, run.config.training), batch)
+    assert metrics["tokens"] > 0
 
 
 def test_validation_in_windows(tmp_path, names):
@@ -116,3 +140,25 @@ def test_kinds_fit_objectives(names):
     other = config_of_kind("text", names["text"])
     with pytest.raises(InputError, match=r"objective=masked needs data\.kind=masked"):
         dataclasses.replace(masked, data=other)
+
+
+@pytest.mark.parametrize(("unknown", "warns"), [(30, True), (10, False)])
+def test_text_that_a_vocabulary_does_not_know_is_worth_a_warning(
+    names, tmp_path, unknown, warns
+):
+    """More than a fifth of its tokens is unknown: another language, or another case."""
+    run = open_run(config_of(names, "masked"), tmp_path / "run")
+    tokens = np.full(100, 9)
+    tokens[:unknown] = run.vocabularies.source.unk_id
+    data = run.text.load(run.vocabularies, seed=0)
+    side = dataclasses.replace(data.store.target, tokens=tokens)
+    data = dataclasses.replace(data, store=Encoded(side, side))
+    data._last_plan[0] = run.text.load(run.vocabularies, seed=0).plan(0)
+    said: list[str] = []
+    _introduce_data(Said(said), run, data)
+    assert any("tokens are unknown to the" in line for line in said) == warns
+
+
+class Said:
+    def __init__(self, lines):
+        self.say = lines.append

@@ -15,6 +15,7 @@ _JUMP = 0.5  # nats a token between two lines of the log
 _DIVERGED = 1.0
 # Share of the nats of a uniform guess; word frequencies alone reach about as much.
 _STALLED = 0.6
+_CHANCE = 0.95  # the same of labels, which a model may know from the first
 # Nats a token, and the part of training after which they count.
 _FALLING, _FALLING_FROM = 0.05, 0.8
 _RISING = 0.05
@@ -107,26 +108,41 @@ def _lost_since(points: Curve, gone: Sequence[int]) -> int | None:
 
 
 def check_stalled(run: Evidence) -> Finding:
-    """Check that the model learned more than word frequencies."""
+    """Check that the model learned more than word frequencies, or is not at chance
+    level with its labels.
+    """
+    training, size = run.config.training, run.config.model.vocabulary_size
+    if training.objective in ("regression", "span"):
+        raise UnseenError(f"training.objective={training.objective} has no such loss")
     points = run.curves.get("train/nll", ())
     lost = _lost_since(points, run.gaps.get("train/nll", ()))
     if lost is not None:
         raise UnseenError(f"no finite train/nll since step {lost:,}")
-    settled = max(2 * run.config.training.warmup_steps, 500)
+    labels = training.objective in ("classification", "tagging")
+    least, share, what = (1, _CHANCE, "labels") if labels else (500, _STALLED, "pieces")
+    settled = max(2 * training.warmup_steps, least)
     if not points or points[-1][0] < settled:
         raise UnseenError(
-            f"the run has not made {settled:,} steps: twice its warm-up, 500 at least"
+            f"the run has not made {settled:,} steps: twice its warm-up, {least} at"
+            " least"
         )
-    nll, vocabulary = points[-1][1], run.config.model.vocabulary_size
-    limit = _STALLED * math.log(vocabulary)
+    nll, limit = points[-1][1], share * math.log(size)
+    cure = (
+        "post-LN needs warm-up: a longer --config.training.warmup_steps, or"
+        " --config.model.norm_order=pre; else the sides of the training text do not"
+        " belong together"
+    )
+    if labels:
+        cure = (
+            "a lower --config.training.learning_rate, a longer"
+            " --config.training.warmup_steps, or another --config.training.seed: some"
+            " fine-tuned encoders stay at chance level"
+        )
     return judge(
         "wrong" if nll > limit else "ok",
         f"training nll {nll:.2f}",
-        f"well below {limit:.1f}, {_STALLED:.0%} of a uniform guess among"
-        f" {vocabulary:,} pieces",
-        "post-LN needs warm-up: a longer --config.training.warmup_steps, or"
-        " --config.model.norm_order=pre; else the sides of the training text do not"
-        " belong together",
+        f"well below {limit:.1f}, {share:.0%} of a uniform guess among {size:,} {what}",
+        cure,
     )
 
 

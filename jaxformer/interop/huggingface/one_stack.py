@@ -120,7 +120,7 @@ def from_state(
             another shape.
     """
     name, kind = kind_of(settings)
-    state = _whole_names(kind, state)
+    state = whole_names(kind, state)
     config = to_config(settings, find_head(kind, settings, frozenset(state)))
     if config.num_decoder_layers:
         state = _split(state)
@@ -137,8 +137,8 @@ def from_state(
     return config, params
 
 
-def _whole_names(kind: Kind, state: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
-    """Name tensors as in a model with a head, and norms as today."""
+def whole_names(kind: Kind, state: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
+    """Name tensors as in a model with a head, and norms as today; leave out buffers."""
     found = {}
     bare = not any(name.startswith(kind.prefix) for name in state)
     outside = tuple({name.split(".")[0] + "." for name in kind.heads.values()})

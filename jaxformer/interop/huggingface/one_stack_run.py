@@ -16,11 +16,13 @@ from jaxformer.data.vocabulary import SPECIAL, TOKENIZER, Vocabularies, Vocabula
 from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
-from jaxformer.interop.huggingface import one_stack, tokenizer_files
+from jaxformer.interop.huggingface import files, one_stack, tokenizer_files
 from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.interop.huggingface.one_stack_settings import (
     differences,
+    find_head,
     find_objective,
+    kind_of,
     read_labels,
 )
 from jaxformer.interop.huggingface.seq2seq import Imported
@@ -96,6 +98,41 @@ def describe(
     return config, Vocabularies(text, labels, template), ignored
 
 
+def list_unused(folder: Path) -> list[str]:
+    """Name what a folder has and its run does not: rates of dropout that differ from
+    the one of all sub-layers, a pooler that the head does not read, and a tokenizer
+    whose case is not that of its pieces.
+
+    Args:
+        folder: of a model that :func:`describe` takes.
+    """
+    settings = files.read_settings(folder)
+    name, kind = kind_of(settings)
+    tensors = one_stack.whole_names(kind, files.read_tensors(folder))
+    head = find_head(kind, settings, frozenset(tensors))
+    theirs = {ours: theirs for theirs, ours in kind.settings.items()}["dropout_rate"]
+    rate = settings.get(theirs, kind.defaults[theirs])
+    others = {
+        "embd_pdrop": kind.conv,
+        "classifier_dropout": head in ("classification", "tagging"),
+        "seq_classif_dropout": head == "classification",
+        "qa_dropout": head == "span",
+    }
+    found = [
+        f"{key}={settings[key]} of config.json ({theirs}={rate} is that of all places)"
+        for key, read in others.items()
+        if read and settings.get(key) not in (None, rate)
+    ]
+    own = {"pooled", "words_and_next", "classification"}
+    if name == "roberta" or head not in own:
+        pooler = [each for each in tensors if "pooler.dense." in each]
+        found += [f"{', '.join(sorted(pooler))} (no part of model.head={head})"] * (
+            bool(pooler)
+        )
+    text = read_vocabularies(folder, settings).source
+    return found + tokenizer_files.compare_case(text.files[TOKENIZER])
+
+
 def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | str:
     """Write a run of a model of one stack for transformers, with its tokenizer.
 
@@ -137,6 +174,18 @@ def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | st
     for file, content in _tokenizer(name, vocabularies, config.model).items():
         write_whole(folder / file, content)
     return saved.name
+
+
+def find_drawn(folder: Path) -> str | None:
+    """Return the part that the class of a folder of :func:`save` has and its file has
+    not: the pooler of BERT and RoBERTa without a head.
+    """
+    settings = files.read_settings(folder)
+    name, (architecture,) = settings["model_type"], settings["architectures"]
+    none = name in ("bert", "roberta") and architecture == f"{KINDS[name].name}Model"
+    if none and not any("pooler" in each for each in files.read_tensors(folder)):
+        return "pooler"
+    return None
 
 
 def _choose(model: TransformerConfig) -> str:

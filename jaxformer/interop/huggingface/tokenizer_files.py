@@ -141,3 +141,33 @@ def read_normalizer(content: bytes) -> dict[str, Any]:
     """Return the options of :func:`apply_options` that a ``tokenizer.json`` has."""
     own = json.loads(content).get("normalizer") or {}
     return {theirs: own[ours] for theirs, ours in _NORMALIZER.items() if ours in own}
+
+
+# Share of the pieces of a vocabulary with case that has capitals: that of BERT has a
+# third.
+_CASED = 0.05
+
+
+def compare_case(content: bytes) -> list[str]:
+    """Say where a ``tokenizer.json`` of BERT lower-cases text whose pieces have
+    capitals, or keeps capitals that no piece has: such words become unknown.
+    """
+    parts = json.loads(content)
+    normalizer = parts.get("normalizer") or {}
+    if normalizer.get("type") != "BertNormalizer":
+        return []
+    special = {each["content"] for each in parts.get("added_tokens", ())}
+    pieces = [piece for piece in parts["model"]["vocab"] if piece not in special]
+    cased = sum(piece != piece.lower() for piece in pieces)
+    lower = bool(normalizer.get("lowercase"))
+    if lower and cased > _CASED * len(pieces):
+        return [
+            f"{cased} of {len(pieces)} pieces (they have capitals, and the tokenizer"
+            " lower-cases text: is do_lower_case=true of tokenizer_config.json right?)"
+        ]
+    if not lower and not cased:
+        return [
+            "words with capitals (no piece has one, and the tokenizer keeps them: is"
+            " do_lower_case=false of tokenizer_config.json right?)"
+        ]
+    return []

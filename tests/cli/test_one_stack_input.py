@@ -1,0 +1,140 @@
+"""Bad input of runs of one stack: one line from each command, which says what to do."""
+
+from __future__ import annotations
+
+import pytest
+from kinds import LINES, drawn_run, write_data
+
+import runs
+
+MASKED = f"{runs.ROOT}/configs/masked_language_model.py"
+CAUSAL = f"{runs.ROOT}/configs/language_model.py"
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("kinds"))
+
+
+@pytest.fixture(scope="module")
+def made(names, tmp_path_factory):
+    """Return a function that makes a run of a kind once."""
+    found = {}
+
+    def get(kind):
+        if kind not in found:
+            folder = tmp_path_factory.mktemp(kind) / "run"
+            found[kind] = drawn_run(kind, names[kind], folder)
+        return found[kind]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "rule"),
+    [
+        (
+            MASKED,
+            {"training.objective": "causal"},
+            "training.objective=causal needs a model of the decoder alone",
+        ),
+        (MASKED, {"model.head": "span"}, "training.objective=masked needs model.head="),
+        (
+            MASKED,
+            {"training.objective": "masked_and_next"},
+            "training.objective=masked_and_next needs model.head=words_and_next",
+        ),
+        (
+            MASKED,
+            {
+                "training.objective": "masked_and_next",
+                "model.head": "words_and_next",
+                "data.kind": "documents",
+                "data.vocabulary_size": 400,
+            },
+            "data.kind=documents needs at least two documents of two lines",
+        ),
+        (
+            MASKED,
+            {"data.max_length": 512},
+            "data.max_length 512 is more than the mod",
+        ),
+        (
+            CAUSAL,
+            {"data.window": 4096},
+            "data.window=4096 is more than data.max_l",
+        ),
+        (
+            f"{MASKED}:language",
+            {"data.labels": "en,fr"},
+            "no label 'de': the labels are en, fr",
+        ),
+    ],
+)
+def test_what_does_not_fit(call, tmp_path, config, changes, rule):
+    """An objective, a head, a kind of data, windows or labels: before anything is
+    trained.
+    """
+    given = [f"--config.{key}={value}" for key, value in changes.items()]
+    found = call("train", f"--config={config}", f"--workdir={tmp_path}/run", *given)
+    assert found.code == 1
+    *before, line = found.err.splitlines()
+    assert line.startswith("jaxformer: error: ")
+    assert rule in line
+    assert all(each.startswith("training the vocabulary") for each in before)
+
+
+def test_a_mask_that_a_vocabulary_lacks(call, made, names, tmp_path):
+    """That of a language model has none."""
+    given = {
+        "training.initial_run": made("text"),
+        "data.vocabulary_size": 250,
+        "data.train": names["masked"],
+        "data.valid": names["masked"],
+    }
+    flags = [f"--config.{key}={value}" for key, value in given.items()]
+    arguments = f"--config={MASKED}", f"--workdir={tmp_path}/run", *flags
+    error = call("train", *arguments).error
+    assert error.startswith("the vocabulary has no piece <mask>, which training.objec")
+
+
+def test_labels_outside_the_set(call, made, tmp_path):
+    file = tmp_path / "labels.tsv"
+    file.write_text("a text\t7\n")
+    arguments = f"--workdir={made('labelled')}", f"--dataset=tsv:{file}"
+    assert "no label '7'" in call("evaluate", *arguments).error
+
+
+def test_prompts_that_are_too_long(call, made, tmp_path):
+    """The line names the file and the prompt."""
+    file = tmp_path / "prompts"
+    file.write_text(f"a\n{' '.join(LINES)}\n", "utf-8")
+    given = f"--workdir={made('text')}", f"--input={file}", "--max_tokens=2"
+    error = call("generate", *given).error
+    assert error.startswith(f"{file}, line 2 has ")
+    assert error.endswith("tokens and the model has 128 positions: shorten it")
+
+
+def test_a_head_that_was_newly_drawn(call, names, tmp_path):
+    run = tmp_path / "run"
+    record = {"drawn": ["classifier"]}
+    drawn_run("labelled", names["labelled"], run, step=0, record=record)
+    for command in ("predict", "evaluate"):
+        error = call(command, f"--workdir={run}", stdin=b"a\n").error
+        assert "was newly drawn and never trained" in error
+
+
+def test_commands_of_other_runs(call, made, tmp_path):
+    """Each names the command for the run, or the option to leave out."""
+    file = tmp_path / "text"
+    file.write_text("a b\n")
+    both = f"--source={file}", f"--target={file}"
+    for kind in ("labelled", "masked"):
+        directory = f"--workdir={made(kind)}"
+        for given in (both, both[1:]):
+            error = call("score", directory, *given).error
+            assert "training.objective=" in error
+            assert "predict" in error
+        assert "training.objective=" in call("translate", directory, stdin=b"a\n").error
+        assert "training.objective=" in call("generate", directory, "a").error
+    assert "predict is for" in call("predict", f"--workdir={made('text')}").error

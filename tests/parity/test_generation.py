@@ -1,0 +1,67 @@
+"""GPT-2 continues texts as transformers does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import tokenizer_folders
+from parity.test_one_stack import draw
+
+from jaxformer.cli.main import main
+from jaxformer.translation.generator import Generator
+
+try:
+    import transformers
+except ModuleNotFoundError:  # collected all the same, so that they can be counted
+    transformers = None
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(transformers is None, reason="needs the extra `parity`"),
+]
+
+LINES = [line for line in tokenizer_folders.sentences() if len(line) > 20]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_continuations(tmp_path, beam_size):
+    """Those that ``generate`` finds for each prompt by itself, with their scores; here
+    prompts of different lengths share a batch.
+    """
+    given, run = tmp_path / "given", tmp_path / "run"
+    given.mkdir()
+    tokenizer_folders.gpt2(given)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(given)
+    special = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
+    model = draw("GPT2LMHeadModel", vocabulary=len(tokenizer), **special)
+    model.save_pretrained(given)
+    assert main(["import", str(given), f"--workdir={run}"]) == 0
+    generator = Generator.load(run)
+    prompts = [line[:length] for length, line in enumerate(LINES[:12], start=3)]
+    decoding = dataclasses.replace(generator.decoding, beam_size=beam_size, alpha=0.0)
+    found = generator.generate(prompts, most=12, decoding=decoding)
+    options: dict[str, Any] = {"num_beams": 4, "early_stopping": "never"}
+    options = options | {"length_penalty": 0.0} if beam_size > 1 else {}
+    for prompt, (own,) in zip(prompts, found, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt")
+        theirs = model.generate(
+            **ids,
+            **options,
+            max_new_tokens=12,
+            pad_token_id=0,
+            do_sample=False,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        start = ids["input_ids"][0].tolist()
+        tokens = theirs.sequences[0].tolist()[len(start) :]
+        assert own.text == generator._text(start, tokens)
+        score = model.compute_transition_scores(
+            theirs.sequences,
+            theirs.scores,
+            getattr(theirs, "beam_indices", None),
+            normalize_logits=beam_size == 1,
+        )
+        assert own.log_probability == pytest.approx(float(score.sum()), abs=1e-4)
