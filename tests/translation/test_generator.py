@@ -84,7 +84,9 @@ def test_prompts_of_different_lengths_share_a_batch(made):
         )
 
 
-@pytest.mark.parametrize("settings", [{}, {"sample": True, "seed": 3}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"sample": True, "seed": 3}, {"precision": "int8"}]
+)
 def test_the_parts_of_a_stream_are_the_continuation(made, settings):
     decoding = DecodingConfig(**{"beam_size": 1} | settings)
     ((whole,),) = made[0].generate(["the cat"], most=9, decoding=decoding)
