@@ -19,12 +19,15 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import export
 
+from jaxformer.data.frame import Frame
 from jaxformer.errors import require
 from jaxformer.files import write_whole
 from jaxformer.functional.int8 import TwoWayTable
 from jaxformer.interop import stablehlo_loader
+from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Model, make_model
 from jaxformer.search.config import DecodingConfig
+from jaxformer.search.constraints import Constraints
 from jaxformer.search.rules import SearchRules
 from jaxformer.translation import batch
 from jaxformer.translation.compiled import BatchInput, search_shard
@@ -102,9 +105,6 @@ def make_search(
     """
     config, frame = model.config, translator.codec.frame
     decoding = dataclasses.replace(decoding, sample=False)
-    words = range(config.max_length + 1)
-    most = [batch.most_tokens(decoding, each, config.max_length) for each in words]
-    least = [batch.least_tokens(decoding, each) for each in words]
     banned = batch.ban(
         decoding,
         [*map(list, frame.banned)],
@@ -113,23 +113,6 @@ def make_search(
         surplus=translator.vocabularies.template is not None,
     )
 
-    def make_rules(source: Int[Array, "B S"]) -> SearchRules:
-        filled = jnp.sum(source != config.pad_id, axis=1)
-        count = jnp.maximum(filled - frame.added, 0)
-        limits = jnp.where(filled > 0, jnp.asarray(most)[count], 0)
-        constraints = batch.forbid_repeats(decoding, banned)
-        if batch.has_least(decoding):
-            own = jnp.minimum(jnp.asarray(least)[count], limits)
-            constraints = constraints._replace(min_lengths=own)
-        if frame.target_before:
-            before = jnp.asarray(frame.target_before, jnp.int32)
-            rows = jnp.broadcast_to(before, (source.shape[0], 1, len(before)))
-            given = jnp.int32(len(before))
-            constraints = constraints._replace(prefixes=rows, given=given)
-        return batch.make_rules(
-            decoding, limits, constraints, max(most), 1, config, frame.end
-        )
-
     def search(params: dict[str, Array], source: Int[Array, "B S"]) -> dict[str, Array]:
         places = jnp.zeros((source.shape[0], 2), jnp.int32)  # only for sampling
         found = search_shard(
@@ -137,14 +120,37 @@ def make_search(
             (unflatten_dict(params, sep="/"),),
             None,
             BatchInput(source, places, jnp.uint32(0)),
-            make_rules(source),
+            _make_rules(source, decoding, banned, config, frame),
         )
-        return {
-            "tokens": found.tokens[:, 0],
-            "lengths": found.lengths[:, 0],
-            "scores": found.scores[:, 0],
-            "log_probabilities": found.log_probabilities[:, 0],
-            "finished": found.finished[:, 0],
-        }
+        names = ("tokens", "lengths", "scores", "log_probabilities", "finished")
+        return {name: getattr(found, name)[:, 0] for name in names}
 
     return search
+
+
+def _make_rules(
+    source: Int[Array, "B S"],
+    decoding: DecodingConfig,
+    banned: Constraints,
+    config: TransformerConfig,
+    frame: Frame,
+) -> SearchRules:
+    """Return the rules of a search, whose limits follow from the sources' lengths."""
+    words = range(config.max_length + 1)
+    most = [batch.most_tokens(decoding, each, config.max_length) for each in words]
+    least = [batch.least_tokens(decoding, each) for each in words]
+    filled = jnp.sum(source != config.pad_id, axis=1)
+    count = jnp.maximum(filled - frame.added, 0)
+    limits = jnp.where(filled > 0, jnp.asarray(most)[count], 0)
+    constraints = batch.forbid_repeats(decoding, banned)
+    if batch.has_least(decoding):
+        own = jnp.minimum(jnp.asarray(least)[count], limits)
+        constraints = constraints._replace(min_lengths=own)
+    if frame.target_before:
+        before = jnp.asarray(frame.target_before, jnp.int32)
+        rows = jnp.broadcast_to(before, (source.shape[0], 1, len(before)))
+        given = jnp.int32(len(before))
+        constraints = constraints._replace(prefixes=rows, given=given)
+    return batch.make_rules(
+        decoding, limits, constraints, max(most), 1, config, frame.end
+    )

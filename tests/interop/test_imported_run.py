@@ -14,7 +14,6 @@ import tokenizer_folders
 
 import runs
 from jaxformer.checkpoints.parameters import find_parameters
-from jaxformer.cli import config_file
 from jaxformer.data import sources
 from jaxformer.data.frame import Template
 from jaxformer.data.vocabulary import Vocabularies
@@ -24,11 +23,7 @@ from jaxformer.interop.huggingface.run import import_run
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
-from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import fingerprint
-from jaxformer.training.run import open_run
-from jaxformer.training.train import train
-from jaxformer.training.warm_start import load_initial
 from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.translator import Translator
 
@@ -100,92 +95,6 @@ def with_search(tmp_path: Path, **search) -> Path:
     return copy
 
 
-def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
-    """So is a first token that the frame does not force; ids of bad words that would
-    leave no translation are not taken, as in transformers.
-    """
-    search = {
-        "repetition_penalty": 1.3,
-        "stop_strings": ["."],
-        "forced_bos_token_id": [7],
-        "forced_eos_token_id": 7,
-        "eos_token_id": [2, 5],
-        "bad_words_ids": [[1], [2], [3], [7], [7, 3]],
-        "suppress_tokens": [8, 2],
-        "min_length": 9,
-        "min_new_tokens": 6,
-        "max_new_tokens": 30,
-        "no_repeat_ngram_size": 1,
-    }
-    config, ignored = import_run(
-        with_search(tmp_path, **search),
-        tmp_path / "run",
-        source_language="en",
-        target_language="de",
-    )
-    assert [each.split(" (")[0] for each in ignored] == [
-        "repetition_penalty=1.3",
-        "stop_strings=['.']",
-        "do_sample=True",
-        "no_repeat_ngram_size=1",
-        "forced_bos_token_id=[7]",
-        "forced_eos_token_id=7",
-        "eos_token_id=[2, 5]",
-        "suppress_tokens=[8, 2]",
-    ]
-    assert config.decoding.min_length == 7  # here the end counts
-    assert config.decoding.max_target_length == 30
-    assert config.decoding.no_repeat_ngram == 0
-    template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
-    assert template is not None
-    assert template.banned == ((3,), (7,), (7, 3), (8,))
-
-
-def test_a_sampled_folder_is_sampled(tmp_path):
-    """By its truncations, as transformers has them; others are named."""
-    search = {"num_beams": 1, "top_p": 0.9, "epsilon_cutoff": 0.01, "typical_p": 0.5}
-    config, ignored = import_run(
-        with_search(tmp_path, **search),
-        tmp_path / "run",
-        source_language="en",
-        target_language="de",
-    )
-    assert ignored == ["typical_p=0.5 (no such truncation)"]
-    found = dataclasses.asdict(config.decoding)
-    expected = {"sample": True, "top_k": 50, "top_p": 0.9, "epsilon": 0.01}
-    assert {name: found[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("search", "error"),
-    [
-        ({"bad_words_ids": "a"}, "bad_words_ids must be a list of lists"),
-        ({"bad_words_ids": [3, 4]}, "bad_words_ids must be a list of lists"),
-        ({"bad_words_ids": [[-1]]}, "bad_words_ids must be a list of lists"),
-        ({"bad_words_ids": [[99_999]]}, "bad_words_ids must be a list of lists"),
-        ({"bad_words_ids": [[]]}, "bad_words_ids must be a list of lists"),
-        ({"suppress_tokens": 7}, "suppress_tokens must be a list of token ids"),
-        ({"early_stopping": "no"}, 'early_stopping must be true, false or "never"'),
-        ({"num_beams": 2.7}, "num_beams must be a whole number, not 2.7"),
-        ({"num_beams": 101}, "num_beams must be at most 100, not 101: correct"),
-        ({"length_penalty": "x"}, "length_penalty must be a number, not 'x'"),
-        ({"decoder_start_token_id": [2]}, "must be a token id, not"),
-        ({"max_length": 0}, "leaves -1 tokens for a translation"),
-        ({"max_new_tokens": 1}, "leaves 1 tokens for a translation"),
-    ],
-)
-def test_settings_of_the_search_that_make_no_sense(tmp_path, search, error):
-    """They are refused in one line, and nothing is written."""
-    with pytest.raises(InputError, match=error):
-        import_run(
-            with_search(tmp_path, **search),
-            tmp_path / "run",
-            source_language="en",
-            target_language="de",
-        )
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_has_the_search_and_the_frame_of_the_folder():
     """Settings that are not taken are named, and parameters are those of the file."""
     run = imported()
@@ -245,22 +154,25 @@ def test_the_command_imports_and_others_read_the_run(tmp_path):
     assert "is not here: name another data set" in error
 
 
-@pytest.fixture(scope="module")
-def trilingual(tmp_path_factory) -> str:
-    """Name a data set whose codes are not the model's."""
-    path = tmp_path_factory.mktemp("data") / "three.jsonl"
+@runs.made_once
+def _three_languages(path: Path) -> None:
+    path.mkdir(exist_ok=True)
     texts = {"eng": "Open {}.", "deu": "{} öffnen.", "fra": "Ouvrir {}."}
     rows = [{code: text.format(x) for code, text in texts.items()} for x in "ab"]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return f"jsonl:{path}"
+    (path / "three.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
-def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path, trilingual):
+def trilingual() -> str:
+    """Name a data set whose codes are not the model's."""
+    return f"jsonl:{_three_languages() / 'three.jsonl'}"
+
+
+def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path):
     """Or the one asked for, under any codes; it has a result of its own, which is read
     again in its direction.
     """
-    run = runs.copy(imported(), tmp_path / "run")
-    given = f"--workdir={run}", f"--dataset={trilingual}", "--metrics=chrf"
+    run, name = runs.copy(imported(), tmp_path / "run"), trilingual()
+    given = f"--workdir={run}", f"--dataset={name}", "--metrics=chrf"
     for flags, found in (
         ([], ("en", "de")),
         (["--to=fra"], ("en", "fr")),
@@ -270,10 +182,10 @@ def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path, trilingual):
         record = json.loads(runs.call("evaluate", *given, *flags).out)
         languages = record["source_language"], record["target_language"]
         assert languages == found
-        pairs = [(*texts,) for texts in sources.load(trilingual, *found)]
+        pairs = [(*texts,) for texts in sources.load(name, *found)]
         direct = fingerprint([a for a, _ in pairs], [[b for _, b in pairs]])
         assert record["text"] == direct
-    entry = f"{trilingual} target_language=fra"
+    entry = f"{name} target_language=fra"
     other = runs.copy(run, tmp_path / "other")
     compared = "compare", run, other, f"--dataset={entry}", "--metrics=chrf"
     assert runs.call(*compared).code == 0
@@ -283,7 +195,7 @@ def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path, trilingual):
     assert verdicts["selection"] == verdicts["optimizer"] == "unseen"
     error = runs.call("evaluate", *given, "--to=es").error
     assert "no language 'es': the fields are eng, deu, fra" in error
-    named = f"--dataset={trilingual} [en>fr]"
+    named = f"--dataset={name} [en>fr]"
     error = runs.call("evaluate", *given[::2], named, "--to=de").error
     assert "goes into fr, not into de: name a --dataset in that direction" in error
 
@@ -366,68 +278,6 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "empty" / "file").touch()
     with pytest.raises(InputError, match="is not an empty folder: choose another"):
         import_run(folder(), tmp_path / "empty", **languages)
-
-
-def fine_tuning(run: Path, *changes: str) -> RunConfig:
-    flags = ["data.train=bundled:en-de/valid", "data.max_length=64", *changes]
-    flags = [f"--config.{flag}" for flag in flags]
-    return configuration.parse(config_file.read(f"finetune:{run}", flags))
-
-
-def test_fine_tuning_begins_with_model_and_vocabulary_of_the_run(tmp_path):
-    """Of its own rows and first input; the same again when it is resumed."""
-    run, new = imported(), tmp_path / "new"
-    known = configuration.load(run / "config.json")
-    with open_run(fine_tuning(run), new).claim():
-        pass
-    found = open_run(fine_tuning(run), new)
-    assert found.config.model == known.model
-    assert found.vocabularies == Vocabularies.load(run / "vocabulary")
-    params = huggingface.read(folder()).params
-    begin = load_initial(
-        found.config.training, found.vocabularies.hash, params, optimizer=None
-    )
-    jax.tree.map(np.testing.assert_array_equal, begin.params, params)
-
-
-def test_fine_tuning_finds_the_languages_of_the_frame_in_the_data(tmp_path, trilingual):
-    """Each part has the pieces of its own; a data set without them is refused."""
-    parts = f"data.train={trilingual} + {trilingual} [fra_Latn>eng_Latn]"
-    run = open_run(fine_tuning(imported(), parts), tmp_path / "new")
-    store = run.text.load(run.vocabularies, seed=0).store
-    tags = run.vocabularies.source.languages
-    codes = {id_: code for code, id_ in tags.items()}
-    found = [
-        (codes[source[0]], codes[target[0]])
-        for source, target in zip(store.source, store.target, strict=True)
-    ]
-    assert found == 2 * [("en", "de")] + 2 * [("fr", "en")]
-    for parts in (f"{trilingual} [es>en]", f"{trilingual} [en>es]"):
-        with pytest.raises(InputError, match="no language 'es': the fields are eng"):
-            train(fine_tuning(imported(), f"data.train={parts}"), tmp_path / "new")
-    parts = "data.train=bundled:en-de/valid + synthetic:copy/valid [tlh>de]"
-    with pytest.raises(InputError, match="the vocabulary has no language 'tlh'"):
-        train(fine_tuning(imported(), parts), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (["data.vocabulary_size=900"], "data.vocabulary_size is 900 and"),
-        (["model.d_ff=32"], "another model"),
-        (["training.initial_optimizer=True"], "was imported, without an optimizer"),
-    ],
-)
-def test_fine_tuning_refuses_what_does_not_fit(tmp_path, changes, line):
-    with pytest.raises(InputError, match=line):
-        train(fine_tuning(imported(), *changes), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_an_imported_run_is_not_continued():
-    with pytest.raises(InputError, match=r"was imported .* --config=finetune:"):
-        train(fine_tuning(imported()), imported())
 
 
 def test_a_shortlist_of_an_imported_run(tmp_path):

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizer_folders
+from interop import folders
+from interop.test_imported_settings import UNREAD
 from parity.imported_models import FAMILIES, compare, make, torch, transformers
 
 from jaxformer.data.frame import Frame
@@ -116,29 +118,20 @@ def test_samples_are_drawn_from_the_distribution_of_transformers(search):
     np.testing.assert_allclose(distribution, expected, atol=1e-6)
 
 
-# Which change no translation, or are those of other kinds of models.
-WITHOUT_EFFECT = {
-    *("use_mtp", "use_cache", "cache_implementation", "cache_config", "max_cache_len"),
-    *("remove_invalid_values", "token_healing", "is_assistant", "num_assistant_tokens"),
-    *("num_assistant_tokens_schedule", "assistant_confidence_threshold"),
-    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit"),
-    *("assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"),
-    *("speculation_type", "compile_config", "disable_compile", "low_memory"),
-    *("continuous_batching_config", "prefill_chunk_size", "transformers_version"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
-    *("return_dict_in_generate", "pad_token_id", "bos_token_id"),
-}
-TAKEN = {
-    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams"),
-    *("early_stopping", "length_penalty", "no_repeat_ngram_size", "bad_words_ids"),
-    *("suppress_tokens", "renormalize_logits", "forced_bos_token_id"),
-    *("forced_eos_token_id", "eos_token_id", "decoder_start_token_id"),
-    *("do_sample", "temperature", "top_k", "top_p", "min_p", "epsilon_cutoff"),
-}
-
-
-def test_every_setting_of_transformers_is_taken_or_named():
-    known = TAKEN | WITHOUT_EFFECT | {*generation.NOT_TAKEN, *generation.TRUNCATIONS}
+def test_every_setting_of_transformers_is_known():
+    """Those that are taken change a run: see ``test_imported_settings``."""
     settings = {*vars(transformers.GenerationConfig())}
-    assert {name for name in settings if not name.startswith("_")} <= known
+    settings = {name for name in settings if not name.startswith("_")}
+    assert settings <= generation.KNOWN | generation.WITHOUT_EFFECT
     assert DecodingConfig().early_stopping in generation.EARLY_STOPPING.values()
+
+
+@pytest.mark.parametrize("family", folders.FAMILIES)
+def test_transformers_computes_the_same_with_every_field_that_is_not_read(
+    tmp_path, family
+):
+    found = []
+    for fields in ({}, UNREAD):
+        folder = folders.make_folder(tmp_path / str(len(fields)), family, **fields)
+        found.append(folders.compute_logits(folder, family)[0])
+    np.testing.assert_array_equal(*found)

@@ -6,7 +6,6 @@ Biases are random too: one that is lost would not be seen otherwise.
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
-import copy
 import dataclasses
 import hashlib
 import os
@@ -291,63 +290,6 @@ def test_second_texts_have_their_own_kind():
         for each in (None, jnp.asarray(types))
     )
     np.testing.assert_allclose(found[tokens != 0], given[tokens != 0], atol=2e-5)
-
-
-def old_names(state):
-    """Name tensors as old files do: without a prefix, gamma and beta, buffers, and the
-    table of words a second time.
-    """
-    found = {}
-    for name, tensor in state.items():
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
-        found[name.replace("LayerNorm.bias", "LayerNorm.beta")] = tensor
-    return found
-
-
-@pytest.mark.parametrize("name", ["BertForPreTraining", "GPT2LMHeadModel"])
-@pytest.mark.parametrize("bare", [False, True])
-def test_old_files(name, bare):
-    model = draw(name)
-    settings = model.config.to_dict() | {"architectures": [name]}
-    state = {key: x.numpy() for key, x in model.state_dict().items()}
-    prefix = "bert." if name.startswith("Bert") else "transformer."
-    table = state[f"{prefix}{'wte' if 'GPT' in name else _WORDS}.weight"]
-    tied = "lm_head.weight" if "GPT" in name else "cls.predictions.decoder.weight"
-    old = old_names(state) | {
-        f"{prefix}embeddings.position_ids": np.arange(48)[None],
-        f"{prefix}h.0.attn.bias": np.ones((1, 1, 48, 48), np.float32),
-        f"{prefix}h.0.attn.masked_bias": np.float32(-1e4),
-        tied: table,
-    }
-    if bare:
-        old = {key.removeprefix(prefix): x for key, x in old.items()}
-    config, params = one_stack.from_state(settings, old)
-    same, expected = one_stack.from_state(settings, state)
-    assert config == same
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
-    with pytest.raises(InputError, match=f"{tied} differs from the table of words"):
-        one_stack.from_state(settings, old | {tied: table + 1})
-
-
-_WORDS = "embeddings.word_embeddings"
-
-
-@pytest.mark.parametrize("name", ["RobertaForMaskedLM", "OpenAIGPTLMHeadModel"])
-def test_shards_and_half_precision(tmp_path, name):
-    """Several files are one, and half precision becomes float32 exactly."""
-    model = draw(name)
-    model.save_pretrained(tmp_path / "one")
-    model.save_pretrained(tmp_path / "many", max_shard_size="4KB")
-    assert len([*(tmp_path / "many").glob("*.safetensors")]) > 2
-    one, many = (huggingface.read(tmp_path / kind) for kind in ("one", "many"))
-    assert one.config == many.config
-    jax.tree.map(np.testing.assert_array_equal, one.params, many.params)
-    for dtype in ("float16", "bfloat16"):
-        small = copy.deepcopy(model).to(getattr(torch, dtype))
-        small.save_pretrained(tmp_path / dtype)
-        half = huggingface.read(tmp_path / dtype).params
-        halved = jax.tree.map(lambda x, to=dtype: x.astype(to).astype("f4"), one.params)
-        jax.tree.map(np.testing.assert_array_equal, half, halved)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from search.search_batches import STEADY, batches
 from search.search_oracle import (
     BOS,
     EOS,
     LENGTH,
     NONE,
     SENTENCES,
-    STEADY,
     Batch,
-    batches,
     hypotheses,
     random_tables,
 )

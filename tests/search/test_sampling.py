@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search.search_batches import STEADY, batches
 from search.search_oracle import (
     EOS,
     NONE,
     SENTENCES,
-    STEADY,
     Batch,
-    batches,
     hypotheses,
     random_tables,
 )

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
+from search.search_batches import STEADY, batches
 from search.search_oracle import (
     EOS,
     IDS,
     LENGTH,
     NONE,
     SENTENCES,
-    STEADY,
     Batch,
     assert_same,
-    batches,
     compiled,
     exhaustive_best,
     hypotheses,

@@ -43,12 +43,38 @@ NOT_TAKEN = {
 }
 """Settings that jaxformer does not take: the value that changes nothing, and why."""
 
+TAKEN = {
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams"),
+    *("early_stopping", "length_penalty", "no_repeat_ngram_size", "bad_words_ids"),
+    *("suppress_tokens", "renormalize_logits", "forced_bos_token_id"),
+    *("forced_eos_token_id", "eos_token_id", "decoder_start_token_id"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "epsilon_cutoff"),
+}
+"""Settings that decide the search of a run."""
+
+WITHOUT_EFFECT = {
+    *("use_mtp", "use_cache", "cache_implementation", "cache_config", "max_cache_len"),
+    *("remove_invalid_values", "token_healing", "is_assistant", "num_assistant_tokens"),
+    *("num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit"),
+    *("assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"),
+    *("speculation_type", "compile_config", "disable_compile", "low_memory"),
+    *("continuous_batching_config", "prefill_chunk_size", "transformers_version"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+    *("return_dict_in_generate", "pad_token_id", "bos_token_id"),
+    *("return_legacy_cache", "trust_remote_code"),
+}
+"""Settings that change no translation, or are those of other kinds of models."""
+
 TRUNCATIONS = {
     "typical_p": (1.0, "no such truncation"),
     "eta_cutoff": (0.0, "no such truncation"),
     "top_h": (None, "no such truncation"),
 }
 """The same, of settings that only sampling reads."""
+
+KNOWN = TAKEN | {*NOT_TAKEN, *TRUNCATIONS}
+"""Settings that can change a translation."""
 
 
 def list_ignored(
@@ -85,6 +111,8 @@ def list_ignored(
             found[name] = f"a translation ends with {frame.end}"
     if frame.end in (search.get("suppress_tokens") or []):
         found["suppress_tokens"] = f"a translation ends with {frame.end}"
+    unknown = [name for name in search if name not in KNOWN | WITHOUT_EFFECT]
+    found |= {name: "unknown" for name in unknown if name[0] != "_"}
     return [f"{name}={search.get(name)!r} ({why})" for name, why in found.items()]
 
 
@@ -131,10 +159,6 @@ def read_decoding(
 ) -> DecodingConfig:
     """Return the search that transformers would do.
 
-    A length counts all generated tokens there as here, and ``min_length`` and
-    ``max_length`` also the first input, ``min_new_tokens`` not the end. The counts of
-    new tokens take precedence.
-
     Args:
         search: the content of ``generation_config.json``.
         positions: of the model.
@@ -144,49 +168,20 @@ def read_decoding(
         InputError: a setting has another type or is out of range, or there is no room
             for a translation.
     """
-
-    def number(name: str, default: Any, kinds: Any = int) -> Any:
-        value = search.get(name)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            kind = "a whole number" if kinds is int else "a number"
-            raise InputError(f"{name} must be {kind}, not {value!r}: correct {FILE}")
-        return value
-
-    def real(name: str, default: float) -> float:
-        return float(number(name, default, (int, float)))
-
-    most = number("max_new_tokens", number("max_length", positions + 1) - 1)
-    most = min(most, positions)
-    if most <= len(frame.target_before):
-        raise InputError(
-            f"max_length or max_new_tokens leaves {most} tokens for a translation:"
-            f" correct {FILE}"
-        )
-    beams = number("num_beams", 1)
+    least, most = _read_lengths(search, positions, frame)
+    beams = _whole(search, "num_beams", 1)
     if beams > _MOST_BEAMS:
         raise InputError(
             f"num_beams must be at most {_MOST_BEAMS}, not {beams}: correct {FILE}; a"
             " translation may have more, by --beam_size"
         )
-    least = number("min_new_tokens", number("min_length", 0) - 1) + 1
     forced = search.get("forced_eos_token_id")
-    ngram = number("no_repeat_ngram_size", 0)
-    sampling = {}
-    if _is_sampled(search):
-        sampling = {
-            "sample": True,
-            "temperature": real("temperature", 1.0),
-            "top_k": number("top_k", 50),
-            "top_p": real("top_p", 1.0),
-            "min_p": real("min_p", 0.0),
-            "epsilon": real("epsilon_cutoff", 0.0),
-        }
+    ngram = _whole(search, "no_repeat_ngram_size", 0)
     return DecodingConfig(
         beam_size=beams,
-        alpha=real("length_penalty", 1.0),
+        alpha=_real(search, "length_penalty", 1.0),
         length_penalty="average",
-        min_length=min(max(1, least), most),
+        min_length=least,
         max_target_length=most,
         max_extra_length=_EXTRA,
         no_repeat_ngram=0 if ngram == 1 and frame.start == frame.end else ngram,
@@ -194,8 +189,61 @@ def read_decoding(
         early_stopping=_early_stopping(search),
         rank_unfinished=True,
         renormalize=search.get("renormalize_logits") is True,
-        **sampling,
+        **_read_sampling(search),
     )
+
+
+def _read_lengths(
+    search: Mapping[str, Any], positions: int, frame: Frame
+) -> tuple[int, int]:
+    """Return the least and the most tokens of a translation.
+
+    A length counts all generated tokens there as here, and ``min_length`` and
+    ``max_length`` also the first input, ``min_new_tokens`` not the end. The counts of
+    new tokens take precedence.
+    """
+    longest = _whole(search, "max_length", positions + 1) - 1
+    most = min(_whole(search, "max_new_tokens", longest), positions)
+    if most <= len(frame.target_before):
+        raise InputError(
+            f"max_length or max_new_tokens leaves {most} tokens for a translation:"
+            f" correct {FILE}"
+        )
+    shortest = _whole(search, "min_length", 0) - 1
+    least = _whole(search, "min_new_tokens", shortest) + 1
+    return min(max(1, least), most), most
+
+
+def _read_sampling(search: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a search that draws, none of one that does not."""
+    if not _is_sampled(search):
+        return {}
+    return {
+        "sample": True,
+        "temperature": _real(search, "temperature", 1.0),
+        "top_k": _whole(search, "top_k", 50),
+        "top_p": _real(search, "top_p", 1.0),
+        "min_p": _real(search, "min_p", 0.0),
+        "epsilon": _real(search, "epsilon_cutoff", 0.0),
+    }
+
+
+def _whole(search: Mapping[str, Any], name: str, default: int) -> int:
+    return _number(search, name, default, "a whole number", (int,))
+
+
+def _real(search: Mapping[str, Any], name: str, default: float) -> float:
+    return float(_number(search, name, default, "a number", (int, float)))
+
+
+def _number(
+    search: Mapping[str, Any], name: str, default: Any, kind: str, kinds: tuple
+) -> Any:
+    value = search.get(name)
+    value = default if value is None else value
+    if type(value) not in kinds:
+        raise InputError(f"{name} must be {kind}, not {value!r}: correct {FILE}")
+    return value
 
 
 def _is_sampled(search: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import cannot_write
 from jaxformer.interop.huggingface import one_stack_run
 from jaxformer.interop.huggingface.generation import (
+    KNOWN,
     list_ignored,
     read_banned,
     read_decoding,
@@ -103,10 +104,11 @@ def _search_settings(imported: Imported) -> dict[str, Any]:
     """Return the settings of the search, which older folders have with the model's."""
     if imported.generation is not None:
         return imported.generation
-    search, forced = dict(imported.settings), "forced_bos_token_id"
-    oldest = search.get("force_bos_token_to_be_generated") is True
+    settings, forced = imported.settings, "forced_bos_token_id"
+    search = {name: settings[name] for name in settings if name in KNOWN}
+    oldest = settings.get("force_bos_token_to_be_generated") is True
     if oldest and search.get(forced) is None:
-        search[forced] = search.get("bos_token_id")
+        search[forced] = settings.get("bos_token_id")
     return search
 
 
