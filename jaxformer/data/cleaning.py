@@ -169,9 +169,9 @@ def has_other_language(pair: Pair, languages: tuple[str, str]) -> bool:
     Args:
         pair: the pair.
         languages: of source and target, as
-            :func:`jaxformer.data.languages.check_language` returns them.
+            :func:`jaxformer.data.language_identification.check_language` returns them.
     """
-    from jaxformer.data.languages import is_foreign
+    from jaxformer.data.language_identification import is_foreign
 
     return any(map(is_foreign, pair, languages))
 
@@ -296,7 +296,7 @@ def _settings(
         raise ValueError("drop_duplicates needs the result of find_duplicates")
     settings["drop_duplicates"] = duplicates
     if cleaning.detect_languages:
-        from jaxformer.data.languages import check_language
+        from jaxformer.data.language_identification import check_language
 
         settings["detect_languages"] = (
             check_language(languages[0], "data.source_language"),

@@ -236,12 +236,12 @@ def _find(part: str, vocabulary: Vocabulary, languages: tuple[str, str]) -> int:
 
 
 def name_language(code: str, vocabularies: Vocabularies) -> str:
-    """Return the vocabulary's name of a language, ``en_XX`` or ``eng_Latn`` for ``en``;
-    an unknown code as it is.
+    """Return the vocabulary's name of a language, ``en_XX`` or ``eng_Latn`` for ``en``,
+    ``ar_AR`` for ``ar_EG``; an unknown code as it is.
     """
-    from jaxformer.data.language_codes import find_language
+    from jaxformer.data.language_codes import find_model_language
 
-    return find_language(code, vocabularies.source.languages) or code
+    return find_model_language(code, vocabularies.source.languages) or code
 
 
 def choose_languages(

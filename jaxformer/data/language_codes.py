@@ -6,10 +6,13 @@ region, in any case and joined by ``_`` or ``-``.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Collection
 from typing import NamedTuple
+
+from jaxformer.errors import InputError
 
 # ISO 639-1 and the code of ISO 639-3.
 _ISO_639 = """
@@ -114,6 +117,20 @@ def _find(code: str, known: tuple[str, ...]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def find_model_language(code: str, known: Collection[str]) -> str | None:
+    """Return the code by which a model knows a language, in any of its regions if the
+    model has only one; None if it has none or several.
+
+    Example:
+        >>> find_model_language("ar_EG", ["ar_AR", "zh_CN"])
+        'ar_AR'
+        >>> find_model_language("zh_TW", ["ar_AR", "zh_CN"])  # of another script
+    """
+    found = read_code(code)
+    anywhere = "_".join(filter(None, (found.language, found.script)))
+    return find_language(code, known) or find_language(anywhere, known)
+
+
 def _agree(one: Code, other: Code) -> bool:
     # Bokmål goes by the code of Norwegian too.
     languages = {"no" if x.language == "nb" else x.language for x in (one, other)}
@@ -138,3 +155,26 @@ def read_code(code: str) -> Code:
     script = parts["script"] or usual
     # mBART's XX is no region.
     return Code(language, script and script.title(), None if region == "XX" else region)
+
+
+def unknown_language(language: str, known: Collection[str]) -> InputError:
+    """Return the error of a language that a vocabulary has no piece for, with the five
+    nearest codes: those of the language, those that begin as it does, then those with
+    most letters in common.
+    """
+    if not known:
+        return InputError(
+            f"the vocabulary has no languages, and {language!r} is asked for: leave it"
+            " out"
+        )
+
+    def distance(code: str) -> tuple[bool, bool, float, str]:
+        ratio = difflib.SequenceMatcher(None, language, code).ratio()
+        other = short_code(code) != short_code(language)
+        return other, not code.startswith(language[:2]), -ratio, code
+
+    nearest = ", ".join(sorted(known, key=distance)[:5])
+    return InputError(
+        f"the vocabulary has no language {language!r}; the nearest of its {len(known)}"
+        f" are {nearest}"
+    )

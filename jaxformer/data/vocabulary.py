@@ -203,7 +203,7 @@ class Vocabulary(ABC):
         """
         if (found := self.languages.get(language)) is not None:
             return found
-        from jaxformer.data.languages import unknown_language
+        from jaxformer.data.language_codes import unknown_language
 
         raise unknown_language(language, self.languages)
 
@@ -253,7 +253,7 @@ class Vocabularies:
     source: Vocabulary
     target: Vocabulary
     template: Template | None = None
-    """What stands around the text, of an imported model; None: as in training here."""
+    """The tokens around the text, of an imported model; None: as in training here."""
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabularies:

@@ -23,7 +23,7 @@ from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece
 from jaxformer.errors import InputError
 from jaxformer.files import write_whole
 from jaxformer.interop import ctranslate2
-from jaxformer.interop.languages import describe_language
+from jaxformer.interop.argos_languages import describe_language
 from jaxformer.search.config import DecodingConfig, differing_settings
 from jaxformer.translation.translator import Translator
 

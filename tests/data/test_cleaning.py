@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data import Cleaning, DataConfig, Pair, load
-from jaxformer.data import languages as module
+from jaxformer.data import language_identification as module
 from jaxformer.data.cleaning import (
     STEPS,
     Counts,
@@ -24,7 +24,7 @@ from jaxformer.data.cleaning import (
     why_nothing_is_left,
 )
 from jaxformer.data.duplicates import find_repeated
-from jaxformer.data.languages import check_language, is_foreign
+from jaxformer.data.language_identification import check_language, is_foreign
 from jaxformer.errors import InputError
 
 LANGUAGES = ("en", "de")

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from jaxformer.data import language_codes
-from jaxformer.data.language_codes import find_language, same_language, short_code
-from jaxformer.interop.huggingface.languages import M2M100, MBART50, NLLB200
+from jaxformer.data.language_codes import (
+    find_language,
+    find_model_language,
+    same_language,
+    short_code,
+)
+from jaxformer.interop.huggingface.language_lists import M2M100, MBART50, NLLB200
 
 # What OPUS-MT has between >> and <<, old models first.
 OPUS = """
@@ -106,6 +111,34 @@ def test_a_language_is_found_by_what_its_codes_say(code, known, found):
     assert find_language(code, known) == found
     if len(known) == 1:
         assert same_language(code, known[0]) == (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "found"),
+    [
+        ("ar_EG", MBART50, "ar_AR"),
+        ("pt-BR", MBART50, "pt_XX"),
+        ("zh-CN", MBART50, "zh_CN"),
+        ("zh_SG", MBART50, "zh_CN"),
+        ("en-US", MBART50, "en_XX"),
+        ("de-AT", MBART50, "de_DE"),
+        ("nb_NO", MBART50, None),
+        ("zh_TW", MBART50, None),
+        ("zh_HK", NLLB200, "zho_Hant"),
+        ("fr-CA", NLLB200, "fra_Latn"),
+        ("sr-Latn-RS", NLLB200, None),
+        ("es_AR", ["es_ES", "es_MX"], None),
+        ("es_AR", ["es", "es_MX"], "es"),
+        ("es_MX", ["es", "es_MX"], "es_MX"),
+        ("tlh_DE", MBART50, None),
+        ("forwards", ["backwards"], None),
+    ],
+)
+def test_a_model_translates_every_region_of_a_language_that_it_has_once(
+    code, known, found
+):
+    """Another script, or a choice of regions, is not decided."""
+    assert find_model_language(code, known) == found
 
 
 def test_the_table_is_that_of_iso_639():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from diagnosis import healthy
 
-from jaxformer.data.languages import is_foreign
+from jaxformer.data.language_identification import is_foreign
 from jaxformer.diagnosis.checks import text
 
 

@@ -16,8 +16,8 @@ from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
+from jaxformer.interop.argos_languages import describe_language
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
-from jaxformer.interop.languages import describe_language
 from jaxformer.translation.translator import Translator
 
 

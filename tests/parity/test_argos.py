@@ -20,6 +20,7 @@ import runs
 from jaxformer.data.frame import SOURCE, TARGET, TEXT, Template
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.interop import argos, export
+from jaxformer.interop.huggingface.families import FAMILIES
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 from jaxformer.translation.translator import Translator
 
@@ -116,13 +117,23 @@ def marian(path):
     return biased(vocabularies, ("eng", "fra"))
 
 
-def nllb(path):
+def fairseq(path, name, kind, languages, **changes):
     """Without ``tokenizer.json``."""
-    tokenizer_folders.FOLDERS["NLLB"][0](path)
-    found = read_vocabularies(path, {"model_type": "m2m_100"})
+    tokenizer_folders.fairseq(path, name)
+    found = read_vocabularies(path, {"model_type": kind})
     sides = (SOURCE, TEXT, "{eos}"), (TARGET, TEXT, "{eos}")
     vocabularies = dataclasses.replace(found, template=Template(*sides, start="{eos}"))
-    return biased(vocabularies, ("eng_Latn", "fra_Latn"))
+    return biased(vocabularies, languages, **changes)
+
+
+def nllb(path):
+    return fairseq(path, "Nllb", "m2m_100", ("eng_Latn", "fra_Latn"))
+
+
+def mbart50(path):
+    """Of mBART's positions and norms too."""
+    family = {**FAMILIES["mbart"].options, "norm_epsilon": 1e-5, "activation": "gelu"}
+    return fairseq(path, "MBart50", "mbart", ("en_XX", "pt_XX"), **family)
 
 
 def exported(path, translator, **changes):
@@ -134,7 +145,9 @@ def exported(path, translator, **changes):
     return folder
 
 
-@pytest.mark.parametrize("make", [ours, two_models_and_tags, m2m100, nllb, marian])
+@pytest.mark.parametrize(
+    "make", [ours, two_models_and_tags, m2m100, nllb, mbart50, marian]
+)
 def test_a_package_translates_as_the_run(tmp_path, make):
     """Text in, the same text out, with Argos's beam of 4 and length penalty."""
     translator = make(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.cleaning import is_empty, is_identical, summary
-from jaxformer.data.languages import check_language, is_foreign
+from jaxformer.data.language_identification import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.diagnosis import lines
 from jaxformer.diagnosis.alignment import FEWEST, count_blocks, find_misfits, lengths
@@ -174,7 +174,7 @@ def _judge_languages(run: Evidence, pairs: Sequence[Pair]) -> Finding:
     """Check the language of each side.
 
     Raises:
-        InputError: see :func:`jaxformer.data.languages.check_language`.
+        InputError: see :func:`jaxformer.data.language_identification.check_language`.
     """
     data = run.config.data
     if data.language_tags:

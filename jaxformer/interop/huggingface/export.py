@@ -16,7 +16,7 @@ from jaxformer.files import write_whole
 from jaxformer.interop.huggingface import families
 from jaxformer.interop.huggingface.families import FAMILIES
 from jaxformer.interop.huggingface.generation import EARLY_STOPPING
-from jaxformer.interop.huggingface.languages import WMT21
+from jaxformer.interop.huggingface.language_lists import WMT21
 from jaxformer.interop.huggingface.seq2seq import write
 from jaxformer.interop.huggingface.tokenizers import MODEL, names_of
 from jaxformer.models.config import TransformerConfig

@@ -22,7 +22,7 @@ from jaxformer.data.vocabulary_table import TableVocabulary
 from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.interop.huggingface import files, tokenizer_files
-from jaxformer.interop.huggingface.languages import (
+from jaxformer.interop.huggingface.language_lists import (
     M2M100,
     MBART25,
     MBART50,

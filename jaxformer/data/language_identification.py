@@ -1,12 +1,8 @@
-"""Language codes, and the language of a sentence by py3langid, a naive Bayes model of
-140 languages.
-"""
+"""The language of a sentence by py3langid, a naive Bayes model of 140 languages."""
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Collection
 from typing import Any
 
 from jaxformer.data.language_codes import short_code
@@ -22,29 +18,6 @@ _LIKELY, _UNLIKELY = 0.4, 0.05
 _FEWEST_LETTERS = 20
 
 _OTHER_NAMES = {"nb": "no"}  # Bokmål goes by the code of Norwegian
-
-
-def unknown_language(language: str, known: Collection[str]) -> InputError:
-    """Return the error of a language that a vocabulary has no piece for, with the five
-    nearest codes: those of the language, those that begin as it does, then those with
-    most letters in common.
-    """
-    if not known:
-        return InputError(
-            f"the vocabulary has no languages, and {language!r} is asked for: leave it"
-            " out"
-        )
-
-    def distance(code: str) -> tuple[bool, bool, float, str]:
-        ratio = difflib.SequenceMatcher(None, language, code).ratio()
-        other = short_code(code) != short_code(language)
-        return other, not code.startswith(language[:2]), -ratio, code
-
-    nearest = ", ".join(sorted(known, key=distance)[:5])
-    return InputError(
-        f"the vocabulary has no language {language!r}; the nearest of its {len(known)}"
-        f" are {nearest}"
-    )
 
 
 def check_language(code: str, key: str) -> str:
