@@ -39,9 +39,7 @@ class UsageError(InputError):
 
 
 class LineError(InputError):
-    """One of many texts is wrong. Whoever knows which file it is a line of says so
-    by :meth:`within`.
-    """
+    """One of many texts is wrong; :meth:`within` adds the file that it is a line of."""
 
     def __init__(self, message: str, *, kind: str, number: int, fault: str) -> None:
         """Word it for a caller who has no file.

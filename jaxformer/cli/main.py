@@ -173,7 +173,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"jaxformer {__version__}"
     )
-    # A command refuses with its own usage; what stands before it, with the usage of
+    # A command refuses with its own usage; arguments before it, with the usage of
     # all.
     parser.set_defaults(refuse=parser.error)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

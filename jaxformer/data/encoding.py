@@ -229,7 +229,7 @@ class Tokenizer:
 
     @property
     def frame(self) -> Frame:
-        """What stands around the text of each pair."""
+        """The tokens around the text of each pair."""
         return make_frame(
             self.vocabularies,
             self.languages,

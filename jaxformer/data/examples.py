@@ -226,7 +226,7 @@ def join_texts(
     Args:
         first: its tokens.
         second: of the second text, which may be empty; None: there is none.
-        frame: what stands around them.
+        frame: the tokens around them.
         max_length: most tokens of all.
 
     Returns:
@@ -315,7 +315,7 @@ def question_windows(
         question: the question.
         text: the text that may have the answer.
         vocabulary: of both.
-        frame: what stands around them.
+        frame: the tokens around them.
         max_length: most tokens of a window.
         stride: tokens from a window to the next; None: half of the room for the text.
 

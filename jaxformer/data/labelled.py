@@ -16,8 +16,8 @@ name, of labelled and scored    data
 ``bundled:en-de/train``         of labelled text: lines, and the code of their language
 =============================== ================================================
 
-The label ``-``, as in SNLI, and -1 in records, as in test sets of the Hub, stand for
-none: the example is dropped and counted.
+The label ``-``, as in SNLI, and -1 in records, as in test sets of the Hub, mean no
+label: the example is dropped and counted.
 Numbers of scored text are finite.
 
 =============================== ================================================
@@ -58,7 +58,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import parse_json
 
 NO_ANSWER = "-1 -1"
-"""Stands for the place of an answer that the text does not have."""
+"""The places of a missing answer."""
 
 
 def _open_languages(rest: str) -> Opened:

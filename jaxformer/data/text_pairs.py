@@ -95,7 +95,7 @@ class TextPairs(Sentences):
 
 
 def _around(frame: Frame) -> int:
-    """Return how many tokens stand around two texts."""
+    """Return the number of tokens around two texts."""
     return frame.added + len(frame.source_between or ())
 
 
@@ -125,7 +125,7 @@ def find_pairs(
     Args:
         lines: of :func:`encode_lines`.
         sizes: how many of them each data set has.
-        frame: what stands around two texts.
+        frame: the tokens around two texts.
         max_length: most tokens of a row.
 
     Raises:

@@ -126,8 +126,8 @@ class _Table:
         }
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        """Return the ids of pieces of text; of one that is not there, or stands for a
-        control id, unk's.
+        """Return the ids of pieces of text; that of unk for a missing piece or a
+        control id.
         """
         unknown = self.special["unk"]
         return [self._of_text.get(piece, unknown) for piece in pieces]

@@ -35,7 +35,7 @@ _MASKS = (MASK, "[MASK]")
 class TokenizerVocabulary(Vocabulary):
     """A tokenizer, built from the bytes of its ``tokenizer.json``.
 
-    What stands around a text, truncation and padding are not taken from the file.
+    The post-processor, truncation and padding of the file are ignored.
     Without a piece for padding or for unknown text its id is :attr:`size`.
 
     Raises:
@@ -203,7 +203,7 @@ def _without(backend: Any, special: dict[int, str]) -> Any:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """Return the byte that each character of byte-level pieces stands for: printable
+    """Return the byte of each character of byte-level pieces: printable
     ones of Latin-1 for themselves, the others in order from U+0100 on.
     """
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}

@@ -139,7 +139,7 @@ class Predictor:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a row, what stands around a text included, as in training."""
+        """Most tokens of a row, with those around the text, as in training."""
         return min(self.config.data.max_length, self.config.model.max_length)
 
     def predict(

@@ -35,7 +35,7 @@ class Linear(nn.Module):
 
 
 class WordTransform(nn.Module):
-    """What stands between the encoder and the table of words: LN(act(x W + b)) (the
+    """Transform the encoder's output before the output layer: LN(act(x W + b)) (the
     masked language model of Devlin et al. 2019).
 
     Attributes:

@@ -245,8 +245,8 @@ def _find_words(
 
 
 def special_ids(model: TransformerConfig) -> list[int]:
-    """Return the ids that stand for no word, in their order: padding, beginning, end
-    and mask, where there are such.
+    """Return the ids of padding, beginning, end and mask, as far as the model has them,
+    in ascending order.
     """
     ids = {model.pad_id, model.bos_id, model.eos_id, model.mask_id}
     return sorted(each for each in ids if each is not None)

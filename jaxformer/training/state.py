@@ -168,7 +168,7 @@ def _draw_adapters(params: Parameters, config: TrainingConfig, key: Key) -> Para
 
 
 def draw_normal(params: Parameters, key: Key, layers: int | None) -> Parameters:
-    """Draw kernels and tables anew, of standard deviation 0.02 (Devlin et al. 2019).
+    """Redraw kernels and tables with standard deviation 0.02 (Devlin et al. 2019).
 
     Args:
         params: of looped layers; biases and norms stay.

@@ -44,7 +44,7 @@ HEADS = (
     *("pooler", "word_transform", "next_text", "classifier", "span"),
     *("logits", "output"),
 )
-"""Parts that read the output of the encoder, which another objective draws anew."""
+"""Parts that read the encoder's output; another objective initialises new ones."""
 
 
 def read_initial_config(run: Path | str) -> RunConfig:

@@ -48,7 +48,7 @@ def rows_of_words(
 def with_mask(text: str, vocabulary: Vocabulary, frame: Frame) -> tuple[list[int], int]:
     """Return the tokens of a text with a mask in its frame, and where the mask is.
 
-    The blank before a mask is part of the word that it stands for.
+    The blank before a mask is part of the masked word.
 
     Raises:
         InputError: the vocabulary has no mask.
@@ -65,9 +65,7 @@ def with_mask(text: str, vocabulary: Vocabulary, frame: Frame) -> tuple[list[int
 
 
 def _after_mask(text: str, vocabulary: Vocabulary) -> list[int]:
-    """Encode what follows a word, which does not begin one of its own unless a blank
-    stands before it.
-    """
+    """Encode text after a word: it continues the word unless it begins with a blank."""
     if not text or text[0].isspace():
         return vocabulary.encode(text)
     ids, places = vocabulary.encode_with_places(_LETTER + text)
@@ -80,7 +78,7 @@ def _after_mask(text: str, vocabulary: Vocabulary) -> list[int]:
 def best_span(
     logits: Float[np.ndarray, "2 S"], window: Window
 ) -> tuple[float, int, int] | None:
-    """Find the best answer in a window: it lies in the text, does not end before it
+    """Find the best answer in a window: it is within the text, does not end before it
     begins, and has at most :data:`LONGEST_ANSWER` tokens.
 
     Args:

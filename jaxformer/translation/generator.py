@@ -38,7 +38,7 @@ _TOKENS = 8192
 
 
 class Continuation(NamedTuple):
-    """How a text goes on.
+    """A continuation of a text.
 
     Attributes:
         text: what is added to the prompt, up to the first stop string.

@@ -1,4 +1,4 @@
-"""Translation models of Hugging Face's transformers, carried over, compute
+"""Translation models of Hugging Face's transformers, imported, compute
 what they compute there; written, they are loaded there.
 """
 
@@ -75,7 +75,7 @@ def close(found, expected, atol=2e-5):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_logits_are_equal(form):
-    """On padded pairs in float32. Every parameter is carried over, and tables are tied
+    """On padded pairs in float32. Every parameter is imported, and tables are tied
     as they are there.
     """
     model, tied = make_form(form)
@@ -308,7 +308,7 @@ POSITIONS = "model.decoder.embed_positions.weight"
         ({POSITIONS: np.ones((64, 16))}, f"{POSITIONS} must hold sines and cosines"),
     ],
 )
-def test_what_cannot_be_carried_over_is_named(tensors, line):
+def test_what_cannot_be_imported_is_named(tensors, line):
     """Each tensor is taken once."""
     model = make("marian", 7)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Searches with translation models of transformers, carried over, find what they find
+"""Searches with translation models of transformers, imported, find what they find
 there.
 """
 
@@ -107,7 +107,7 @@ def padded(tokens, pad):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def ending(request):
-    """A model that ends its sentences, sources, and the model carried over."""
+    """A model that ends its sentences, sources, and the imported model."""
     with one_thread():
         model = make_ending(request.param, 0)
     return model, draw(model.config, 9, 200), *from_model(model)

@@ -113,7 +113,7 @@ _RATES = {
     "attention_dropout": "attention_dropout_rate",
     "activation_dropout": "activation_dropout_rate",
 }
-"""Our names of their rates of dropout. Dropout of whole layers is passed over."""
+"""Our names of their rates of dropout. Dropout of whole layers is ignored."""
 
 _DEFAULTS = {
     "dropout": 0.1,

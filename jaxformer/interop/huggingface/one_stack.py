@@ -110,7 +110,7 @@ def from_state(
     Args:
         settings: the fields of its ``config.json``.
         state: its tensors by name, with the prefix of the model or without. Buffers are
-            passed over, and so is a table under a second name if it is the same.
+            ignored, as is an equal table under a second name.
 
     Returns:
         The configuration, and the parameters as float32 views.

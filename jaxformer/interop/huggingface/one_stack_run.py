@@ -42,7 +42,7 @@ _TEMPLATES = {
     "gpt2": Template(),
     "openai-gpt": Template(),
 }
-"""What stands around a text, or around two."""
+"""The tokens around one text or two."""
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -250,7 +250,7 @@ _CLASSES = {
 
 
 def _with_frame(content: bytes, template: Template, pieces: dict[str, str]) -> bytes:
-    """Add to a ``tokenizer.json`` what stands around a text, or around two."""
+    """Add the tokens around one text or two to a ``tokenizer.json``."""
     if "{bos}" not in template.source:
         return content
     tokenizers = require("tokenizers", "huggingface")

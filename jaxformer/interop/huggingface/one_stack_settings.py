@@ -45,7 +45,7 @@ def to_config(settings: Mapping[str, Any], head: str = "none") -> TransformerCon
         options["bos_id"] = whole.get("bos_token_id") or 0
         return TransformerConfig(**options)
     options |= {"head": head, "output_bias": head in ("words", "words_and_next")}
-    # RoBERTa's head has the exact function whatever the model has.
+    # RoBERTa's head has the exact function with any activation of the model.
     options["head_activation"] = "gelu_exact" if name == "roberta" else activation
     if head in ("classification", "tagging", "span"):
         options["source_vocabulary_size"] = options["vocabulary_size"]
@@ -185,7 +185,7 @@ def find_objective(config: TransformerConfig, settings: Mapping[str, Any]) -> st
 def find_head(kind: Kind, settings: Mapping[str, Any], names: frozenset[str]) -> str:
     """Return the head that the tensors belong to.
 
-    A file may have more than its class needs: a pooler beside tags, for example.
+    A file may have more than its class needs, such as a pooler in a tagger.
     """
 
     def has(part: str) -> bool:
