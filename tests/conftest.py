@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Before jax is imported. Tests compile more than they compute: LLVM without
-# optimization and XLA's older emitters need a seventh of the time. The data-parallel
-# engine runs on eight virtual devices. Flags of the environment come last and win.
+# optimization, XLA's older emitters and small programs in one part need a seventh of
+# the time. The data-parallel engine runs on eight virtual devices. Flags of the
+# environment come last and win.
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
     " --xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -40,6 +42,9 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Tracing makes many objects, and little of it is garbage in cycles.
+gc.set_threshold(20_000, 20, 20)
 
 # As in a terminal: `nohup` and the shell's `&` have a process and its children ignore
 # these signals.
@@ -103,13 +108,15 @@ def _settings_stay() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forget_programs() -> Iterator[None]:
-    """Let compiled programs go before there are too many: Linux allows a process 65,530
-    maps of memory, each program on the CPU takes several, and the compiler dies of the
-    one too many.
+def _small_heap() -> None:
+    """Before each file, let compiled programs go before there are too many: Linux
+    allows a process 65,530 maps of memory, each program on the CPU takes several, and
+    the compiler dies of the one too many. What stays is left out of every garbage
+    collection to come: with millions of objects these take a third of the time.
     """
-    yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_text().count("\n") > 25_000:
+        gc.unfreeze()
         jax.clear_caches()
-        gc.collect()
+    gc.collect()
+    gc.freeze()

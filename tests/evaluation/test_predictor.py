@@ -1,9 +1,9 @@
 """Predictions of models of the encoder alone, against the model row by row."""
 
 import dataclasses
+import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from kinds import LINES, drawn_run, write_data
@@ -44,15 +44,18 @@ def load(names, tmp_path_factory):
     return get
 
 
-def alone(predictor, tokens, method):
-    """The output of a head for one row without padding."""
-
-    def run(module, tokens):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def outputs(model, method, params, tokens):
+    def run(module):
         return getattr(module, method)(module(tokens))
 
-    given = {"params": predictor.params}
-    tokens = np.array([tokens], np.int32)
-    return np.asarray(predictor.model.apply(given, jnp.asarray(tokens), method=run))[0]
+    return model.apply({"params": params}, method=run)
+
+
+def alone(predictor, tokens, method):
+    """The output of a head for one row without padding."""
+    row = np.array([tokens], np.int32)
+    return np.asarray(outputs(predictor.model, method, predictor.params, row))[0]
 
 
 def test_labels(load):

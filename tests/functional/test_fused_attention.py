@@ -123,9 +123,9 @@ def test_a_model_with_a_kernel_predicts_the_same():
     """Encoder, causal decoder and cross-attention, packed and not. Who asks for
     attention weights gets those of the plain definition.
     """
-    config = TransformerConfig(
-        vocabulary_size=23, d_model=16, d_ff=24, num_heads=2, attention_backend="plain"
-    )
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 2}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    config = TransformerConfig(23, **sizes, **layers, attention_backend="plain")
     plain = Transformer(config)
     source, target = jnp.array([[5, 6, 7, 8, 0]]), jnp.array([[9, 4, 8, 0]])
     packing = {

@@ -306,7 +306,7 @@ def test_another_objective_draws_its_head(tmp_path, capsys):
     names = write_data(tmp_path)
     config = finetune(run, "labelled", names["labelled"], *["classification"] * 2)
     frozen = "embedding/*,positions/*,segment_embedding/*,embedding_norm/*,encoder/*"
-    training = dataclasses.replace(config.training, frozen=frozen)
+    training = dataclasses.replace(config.training, frozen=frozen, engine="jit")
     config = dataclasses.replace(config, training=training)
     with jax.numpy_dtype_promotion("standard"):  # optax counts in integers
         train(config, tmp_path / "mine")

@@ -69,17 +69,14 @@ def assert_same_first_gradient(engine, state, one, one_state):
 
 
 @pytest.mark.parametrize("blocks", LATER)
-@pytest.mark.parametrize("name", MANY)
-def test_later_blocks_on_many_devices(
-    make_model, make_training, make_batch, name, blocks
-):
+def test_later_blocks_on_a_mesh(make_model, make_training, make_batch, blocks):
     """The first gradient is that of one device; heads of keys that the mesh does not
     divide are whole on every device.
     """
     even = {"num_heads": 4, "d_k": 4, "d_v": 4}
     model = make_model(**LATER[blocks] | even)
     one, one_state = make_training(model, "jit")
-    other, other_state = make_training(model, **ENGINES[name])
+    other, other_state = make_training(model, **ENGINES["mesh"])
     batch = make_batch(0, UNEQUAL)
     one_state, wanted = one.step(one_state, batch)
     other_state, metrics = other.step(other_state, batch)

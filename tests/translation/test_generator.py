@@ -58,10 +58,17 @@ def by_hand(made, prompt, most):
     """Continue a text by the most probable token of a whole pass each time."""
     generator, vocabulary, params = made
     model = make_model(generator._config)
+
+    @jax.jit
+    def read(row):
+        return model.apply({"params": params}, row[None], method="read")[0]
+
     ids, found = [vocabulary.bos_id, *vocabulary.encode(prompt)], []
     while len(found) < most:
-        whole = jnp.asarray([ids + found])
-        logits = np.array(model.apply({"params": params}, whole, method="read")[0, -1])
+        row = np.full(24, vocabulary.pad_id, np.int32)
+        whole = [*ids, *found]
+        row[: len(whole)] = whole  # one shape: what follows cannot be seen
+        logits = np.array(read(row)[len(whole) - 1])
         logits[[vocabulary.pad_id, vocabulary.bos_id]] = -np.inf
         found.append(int(logits.argmax()))
         if found[-1] == vocabulary.eos_id:
