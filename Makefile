@@ -88,9 +88,11 @@ $(VENV)-%/.tests: pyproject.toml constraints.txt
 
 accelerators-environments: $(ACCELERATORS)
 
+compile-%: $(VENV)-%/.tests
+	$(VENV)-$*/bin/python -m pytest tests/accelerators -m "$(MARKED)"
+
 accelerators: $(ACCELERATORS)  ## compile for TPUs and GPUs that are not there (make accelerators MARKED= for all)
-	$(VENV)-cuda12/bin/python -m pytest tests/accelerators -m "$(MARKED)"
-	$(VENV)-tpu/bin/python -m pytest tests/accelerators -m "$(MARKED)"
+	$(MAKE) --jobs=2 --output-sync compile-cuda12 compile-tpu
 
 lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, shellcheck, and the size of the code for information
 	$(BIN)/ruff check .
