@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         target_language=options.target_language,
     )
     if ignored:
-        warn(f"not taken from generation_config.json: {', '.join(ignored)}")
+        warn(f"not taken from the folder: {', '.join(ignored)}")
     record = {"workdir": bucket.reword(str(options.workdir))}
     if config.training.objective == "translation":
         record |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -17,6 +18,10 @@ ONE_SIDED = ("text", "masked", "documents")
 WITH_LABELS = ("labelled", "scored", "tagged", "spans")
 KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
 """What an example of a data set is: a pair, one text, or a text and its labels."""
+
+
+LANGUAGE = re.compile(r"\w[\w.-]*", re.ASCII)
+"""The code of a language, which is a part of names of files."""
 
 
 @dataclass(frozen=True)
@@ -242,6 +247,12 @@ class DataConfig(Cleaning):
                 raise InputError(
                     f"data.{name} is empty: name one, for example"
                     f" {getattr(DataConfig, name)!r}"
+                )
+        for name in ("source_language", "target_language"):
+            if not LANGUAGE.fullmatch(getattr(self, name)):
+                raise InputError(
+                    f"data.{name}={getattr(self, name)!r}: the code of a language has"
+                    " letters, digits, dots, - and _, and names files: give another"
                 )
         if self.source_language == self.target_language:
             raise InputError(

@@ -63,7 +63,7 @@ class TokenizerVocabulary(Vocabulary):
             if (id_ := backend.token_to_id(piece)) is not None
         }
         ids = {piece: id_ for id_, piece in special.items()}
-        size = max(backend.get_vocab_size(), 1 + max(special))
+        size = 1 + max(backend.get_vocab().values())
         for name in SPECIAL:
             id_ = ids[names[name]] if name in names else size
             object.__setattr__(self, f"{name}_id", id_)

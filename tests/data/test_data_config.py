@@ -13,6 +13,7 @@ from jaxformer.errors import InputError
     [
         ({"vocabulary_model": "words"}, "vocabulary_model must be one of bpe, unigram"),
         ({"source_language": " "}, "source_language is empty"),
+        ({"target_language": "../de"}, "target_language='../de': the code of a"),
         (
             {"source_language": "de"},
             "source_language and data.target_language are both",

@@ -159,6 +159,15 @@ def test_files_in_half_precision_become_float32(dtype, tmp_path):
     assert json.loads((again / "config.json").read_text())["dtype"] == dtype
 
 
+def test_rates_of_dropout_are_those_of_the_same_places(tmp_path):
+    """Of sub-layers, of attention weights and between the feed-forward maps."""
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    config = huggingface.read(make_folder(tmp_path, "bart", **rates)).config
+    assert config.dropout_rate == 0.3
+    assert config.attention_dropout_rate == 0.2
+    assert config.activation_dropout_rate == 0.1
+
+
 def test_names_that_a_file_may_have_besides(tmp_path):
     """A tied table under all its names or another one, a model without its head, tables
     of sines and cosines, and marks of an old version.

@@ -41,6 +41,18 @@ def test_shards_are_read_as_one_file(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found.params, params)
 
 
+def test_a_single_file_comes_before_shards(tmp_path):
+    """As in transformers."""
+    expected = huggingface.read(make_folder(tmp_path, "bart"))
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    shard(tmp_path)
+    other = tmp_path / "model-00001-of-00003.safetensors"
+    save_file({name: x + 1 for name, x in load_file(other).items()}, other)
+    (tmp_path / "model.safetensors").write_bytes(whole)
+    found = huggingface.read(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
+
+
 def pack(header, body=b""):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body

@@ -84,3 +84,44 @@ def test_bart_begins_with_its_first_token_where_its_search_says_so(tmp_path):
         assert template.target[:-2] == (("{bos}",) if forced else ()), number
         named = [each.split(" (")[0] for each in ignored]
         assert named == (["forced_bos_token_id=5"] if number == 5 else [])
+
+
+def test_what_the_tokenizer_and_the_name_of_a_folder_say(tmp_path):
+    """The order of NLLB before 2023, a setting that is not taken, and a name with
+    characters that data sets give a meaning.
+    """
+    copy = with_search(tmp_path).rename(tmp_path / "a [en>de] + b")
+    options = json.loads((copy / "tokenizer_config.json").read_bytes())
+    options |= {"legacy_behaviour": True, "clean_up_tokenization_spaces": True}
+    (copy / "tokenizer_config.json").write_text(json.dumps(options))
+    languages = {"source_language": "en", "target_language": "de"}
+    config, ignored = import_run(copy, tmp_path / "run", **languages)
+    assert config.data.train == "imported:a__en_de____b"
+    named = [each.split("=")[0] for each in ignored]
+    assert named == ["do_sample", "clean_up_tokenization_spaces"]
+    template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
+    assert template is not None
+    assert template.source == ("{text}", "{eos}", "{source}")
+
+
+def test_a_hostile_language_of_one_pair(tmp_path):
+    """Names of files are made of it: it is passed over."""
+    given = tmp_path / "folder"
+    given.mkdir()
+    tokenizer_folders.marian(given, tags=())
+    rows = len(json.loads((given / "vocab.json").read_bytes()))
+    tensors = folders.draw_tensors("marian")
+    tensors["model.shared.weight"] = np.ones((rows, folders.WIDTH), np.float32)
+    tensors["final_logits_bias"] = np.ones((1, rows), np.float32)
+    pad = json.loads((given / "vocab.json").read_bytes())["<pad>"]
+    settings = {"vocab_size": rows, "pad_token_id": pad, "eos_token_id": 0}
+    folders.make_folder(
+        given, "marian", tensors, **settings, decoder_start_token_id=pad
+    )
+    options = {"source_lang": "../../evil", "target_lang": "de"}
+    (given / "tokenizer_config.json").write_text(json.dumps(options))
+    config, _ = import_run(given, tmp_path / "run")
+    assert config.data.languages == ("source", "de")
+    with pytest.raises(InputError, match=r"source_language='\.\./x': the code of a"):
+        import_run(given, tmp_path / "other", source_language="../x")
+    assert not (tmp_path / "other").exists()

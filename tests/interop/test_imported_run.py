@@ -135,7 +135,7 @@ def test_the_command_imports_and_others_read_the_run(tmp_path):
     outcome = runs.call("import", *options)
     assert outcome.code == 0
     assert json.loads(outcome.out)["target_language"] == "de"
-    assert "not taken from generation_config.json: do_sample=True" in outcome.err
+    assert "not taken from the folder: do_sample=True" in outcome.err
     given, text = f"--workdir={run}", b"Two words.\n\nThree more words.\n"
     found = [
         runs.call("translate", given, *flags, stdin=text).lines

@@ -358,6 +358,70 @@ def test_another_model_than_the_vocabulary_is_of(tmp_path, kind):
         read_vocabularies(tmp_path, settings | {"eos_token_id": 77})
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_mask_without_a_row_is_left_out(tmp_path, as_json):
+    """As in bart-large-cnn, whose model has no row for its last piece, <mask>."""
+    tokenizer_folders.bart(tmp_path, as_json=as_json)
+    name = "tokenizer.json" if as_json else "vocab.json"
+    content = json.loads((tmp_path / name).read_bytes())
+    ids = content["model"]["vocab"] if as_json else content
+    last, before = len(ids) - 1, ids["<mask>"]
+    moved = {piece: id_ - (id_ > before) for piece, id_ in ids.items()}
+    ids |= moved | {"<mask>": last}
+    for token in content["added_tokens"] if as_json else ():
+        token["id"] = ids[token["content"]]
+    write(tmp_path, name, content)
+    settings = {"model_type": "bart", "vocab_size": last}
+    found = read_vocabularies(tmp_path, settings).source
+    assert (found.size, found.mask_id) == (last, None)
+    whole = read_vocabularies(tmp_path, settings | {"vocab_size": last + 1}).source
+    assert (whole.size, whole.mask_id) == (last + 1, last)
+    lines = awkward_lines(200)
+    assert found.encode_batch(lines) == whole.encode_batch(lines)
+    with pytest.raises(InputError, match="they are not of one model"):
+        read_vocabularies(tmp_path, settings | {"vocab_size": last - 1})
+
+
+def test_an_id_beyond_the_number_of_pieces(tmp_path):
+    """Ids may have holes, and the largest must have a row."""
+    tokenizer_folders.bart(tmp_path)
+    ids = json.loads((tmp_path / "vocab.json").read_bytes())
+    write(tmp_path, "vocab.json", ids | {"a": 5000})
+    settings = {"model_type": "bart", "vocab_size": len(ids)}
+    with pytest.raises(InputError, match=r"has 5,001 ids and the model"):
+        read_vocabularies(tmp_path, settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "added"),
+    [
+        ("Marian", "added_tokens.json", {"Tabelle": 900}),
+        ("M2M-100", "added_tokens.json", {"__tlh__": 1400}),
+        (
+            *("M2M-100", "tokenizer_config.json"),
+            {"added_tokens_decoder": {"7": {"content": "Tabelle"}}},
+        ),
+    ],
+)
+def test_tokens_that_were_added_are_refused(tmp_path, kind, name, added):
+    """If they are not among the pieces."""
+    make, model_type = FOLDERS[kind]
+    make(tmp_path)
+    write(tmp_path, name, added)
+    with pytest.raises(InputError, match=r"the token '.*' of id \d+ was added"):
+        read_vocabularies(tmp_path, {"model_type": model_type})
+
+
+def test_a_tag_that_is_no_code_names_no_language(tmp_path):
+    tokenizer_folders.marian(tmp_path)
+    ids = json.loads((tmp_path / "vocab.json").read_bytes())
+    last = len(ids)
+    write(tmp_path, "vocab.json", ids | {">>../x<<": last, ">>cmn_Hans<<": last + 1})
+    languages = read_vocabularies(tmp_path, {"model_type": "marian"}).source.languages
+    assert "cmn_Hans" in languages
+    assert "../x" not in languages
+
+
 def test_an_unknown_type_lists_the_known(tmp_path):
     with pytest.raises(InputError, match=r"model_type t5: known are marian, m2m_100"):
         read_vocabularies(tmp_path, {"model_type": "t5"})

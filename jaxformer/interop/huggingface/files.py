@@ -72,17 +72,17 @@ def read_settings(folder: Path, name: str = SETTINGS) -> dict[str, Any]:
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Map the tensors of a model's folder into memory, by name.
 
-    A sharded file comes first, as in transformers. Nothing is read before an array is
-    used. The arrays cannot be written.
+    A single file comes before shards, as in transformers. Nothing is read before an
+    array is used. The arrays cannot be written.
 
     Raises:
         InputError: no weights, only pickled ones, a damaged file, a tensor of an
             unsupported type, or an index that does not fit its files.
     """
-    if (folder / _INDEX).is_file():
-        return _read_shards(folder)
     if (folder / _WEIGHTS).is_file():
         return _map_tensors(folder / _WEIGHTS)
+    if (folder / _INDEX).is_file():
+        return _read_shards(folder)
     pickles = sorted(path.name for kind in _PICKLES for path in folder.glob(kind))
     if pickles:
         raise InputError(
@@ -181,7 +181,7 @@ def _view(
     if dtype is None:
         raise InputError(
             f"the tensor {name} in {path} has the type {entry['dtype']}, and only"
-            f" {', '.join(_DTYPES)} are read; take the model that is not quantised"
+            f" {', '.join(_DTYPES)} are read; save the model in one of these types"
         )
     first, last = entry["data_offsets"]
     found = data[first:last].view(dtype).reshape(entry["shape"])

@@ -94,7 +94,7 @@ def list_ignored(
         for name, (neutral, why) in rules.items()
         if search.get(name) not in (None, neutral)
     }
-    if search.get("do_sample") and not sampled:
+    if _flag(search, "do_sample") and not sampled:
         found["do_sample"] = "a beam is searched, not drawn"
     if search.get("no_repeat_ngram_size") == 1 and frame.start == frame.end:
         found["no_repeat_ngram_size"] = "would forbid the end, the first input"
@@ -144,9 +144,11 @@ def read_banned(
         return given
 
     name = "bad_words_ids"
-    sequences = check(name, search.get(name) or [], "list of lists")
+    given = search.get(name)
+    sequences = check(name, [] if given is None else given, "list of lists")
     name = "suppress_tokens"
-    single = search.get(name) or []
+    given = search.get(name)
+    single = [] if given is None else given
     single = [[id_] for id_ in single] if isinstance(single, list) else single
     sequences = [*sequences, *check(name, single, "list")]
     # Padding is never generated, and transformers leaves out the end.
@@ -188,7 +190,7 @@ def read_decoding(
         end_at_limit=frame.end in (forced if isinstance(forced, list) else [forced]),
         early_stopping=_early_stopping(search),
         rank_unfinished=True,
-        renormalize=search.get("renormalize_logits") is True,
+        renormalize=_flag(search, "renormalize_logits"),
         **_read_sampling(search),
     )
 
@@ -236,6 +238,10 @@ def _real(search: Mapping[str, Any], name: str, default: float) -> float:
     return float(_number(search, name, default, "a number", (int, float)))
 
 
+def _flag(search: Mapping[str, Any], name: str) -> bool:
+    return _number(search, name, False, "true or false", (bool,))
+
+
 def _number(
     search: Mapping[str, Any], name: str, default: Any, kind: str, kinds: tuple
 ) -> Any:
@@ -247,7 +253,7 @@ def _number(
 
 
 def _is_sampled(search: Mapping[str, Any]) -> bool:
-    return bool(search.get("do_sample")) and search.get("num_beams") in (None, 1)
+    return _flag(search, "do_sample") and search.get("num_beams") in (None, 1)
 
 
 def _early_stopping(search: Mapping[str, Any]) -> Any:

@@ -48,7 +48,7 @@ _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def describe(
-    folder: Path, imported: Imported
+    folder: Path, name: str, imported: Imported
 ) -> tuple[RunConfig, Vocabularies, list[str]]:
     """Return the configuration and the vocabularies of a run of a model.
 
@@ -57,6 +57,7 @@ def describe(
 
     Args:
         folder: of the model, with the tokenizer's files.
+        name: of the model.
         imported: the model.
 
     Returns:
@@ -79,10 +80,9 @@ def describe(
     if not model.num_decoder_layers:
         ids |= {"eos_id": text.eos_id, "mask_id": text.mask_id}
     model = dataclasses.replace(model, **ids)
-    name = f"{IMPORTED}{folder.resolve().name}"
     data = DataConfig(
         kind=data_kind(objective),
-        **dict.fromkeys(("train", "valid", "test"), name),
+        **dict.fromkeys(("train", "valid", "test"), f"{IMPORTED}{name}"),
         vocabulary_size=text.size,
         max_length=model.max_length,
     )

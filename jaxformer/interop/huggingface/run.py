@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import numpy as np
 from jaxformer import bucket
 from jaxformer.checkpoints import folder as checkpoint
 from jaxformer.checkpoints import saved
-from jaxformer.data.config import DataConfig
+from jaxformer.data.config import LANGUAGE, DataConfig
 from jaxformer.data.files import make_folder
 from jaxformer.data.frame import TEXT, Template, make_frame, name_language
 from jaxformer.data.sources import IMPORTED
@@ -73,11 +74,13 @@ def import_run(
         raise InputError(
             f"{directory} is not an empty folder: choose another --workdir"
         )
-    imported, name = read(folder), folder.resolve().name
+    imported = read(folder)
+    # Names of data sets give other characters a meaning.
+    name = re.sub(r"[^\w.-]", "_", folder.resolve().name)
     if imported.settings["model_type"] in KINDS:
         if source_language or target_language:
             raise InputError("--from and --to are for models that translate: drop them")
-        config, vocabularies, ignored = one_stack_run.describe(folder, imported)
+        config, vocabularies, ignored = one_stack_run.describe(folder, name, imported)
         _write(directory, name, config, vocabularies, imported.params)
         return config, ignored
     vocabularies = read_vocabularies(folder, imported.settings)
@@ -97,7 +100,13 @@ def import_run(
         decoding=read_decoding(search, model.max_length, frame),
     )
     _write(directory, name, config, vocabularies, imported.params)
-    return config, list_ignored(search, frame, vocabularies.target)
+    ignored = list_ignored(search, frame, vocabularies.target)
+    kind, table = imported.settings["model_type"], folder / "vocab.json"
+    # Byte-pair pieces, those of BART and NLLB, are never cleaned up.
+    cleaned = kind in ("marian", "mbart") or (kind == "m2m_100" and table.is_file())
+    if cleaned and tokenizer.get("clean_up_tokenization_spaces") is True:
+        ignored.append("clean_up_tokenization_spaces=True (text stays as it is)")
+    return config, ignored
 
 
 def _search_settings(imported: Imported) -> dict[str, Any]:
@@ -211,7 +220,11 @@ def _choose_languages(
     for code, names, must, flag in zip(asked, own, needed, ("from", "to"), strict=True):
         if code is None:
             texts = (name for name in names if isinstance(name, str) and name)
-            usable = [name for name in texts if name in known or not must]
+            usable = [
+                name
+                for name in texts
+                if name in known or (not must and LANGUAGE.fullmatch(name))
+            ]
             if not usable:
                 raise InputError(
                     f"the model has {len(known)} languages: name one by --{flag}, such"

@@ -106,6 +106,28 @@ def _damaged(folder: Path, names: str, error: Exception) -> InputError:
     )
 
 
+def drop_mask(content: bytes, rows: Any) -> bytes:
+    """Return a byte-level ``tokenizer.json`` without its last piece if that is
+    ``<mask>`` and the model has a row less; else the same bytes.
+
+    Args:
+        content: of the file.
+        rows: ``vocab_size`` of the model.
+    """
+    try:
+        parts = json.loads(content)
+        ids, added = parts["model"]["vocab"], parts["added_tokens"]
+        ids |= {token["content"]: token["id"] for token in added}
+        surplus = [piece for piece, id_ in ids.items() if id_ >= rows]
+    except (ValueError, KeyError, TypeError):
+        return content  # damaged, which is said where it is read
+    if surplus != ["<mask>"]:
+        return content
+    del ids["<mask>"]
+    parts["added_tokens"] = [x for x in added if x["content"] != "<mask>"]
+    return json.dumps(parts, ensure_ascii=False).encode()
+
+
 _NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from jaxformer.data.config import LANGUAGE
 from jaxformer.data.vocabulary import (
     PIECES,
     SPECIAL,
@@ -59,12 +60,14 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     if kind == "marian":
         found = _read_marian(folder, options)
     elif kind == "bart":
-        found = _both(_read_bart(folder, options))
+        found = _both(_read_bart(folder, settings, options))
     elif kind in KINDS:
         found = _both(_read_one_stack(folder, kind, options))
     else:
         found = _both(_read_multilingual(folder, kind, settings, options))
     _check(folder, settings, found)
+    if not (folder / TOKENIZER).is_file():
+        _check_added(folder, options, found.source)
     return found
 
 
@@ -150,20 +153,28 @@ def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
     for side, name in sides.items():
         pieces = _by_id(folder / name)
         tags = [x for x in pieces if x and x.startswith(">>") and x.endswith("<<")]
-        languages = {piece[2:-2]: piece for piece in tags}
+        languages = {x[2:-2]: x for x in tags if LANGUAGE.fullmatch(x[2:-2])}
         found.append(_with_table(folder / f"{side}.spm", pieces, languages))
     same = found[0] == found[1]
     return Vocabularies(found[0], found[0] if same else found[1])
 
 
-def _read_bart(folder: Path, options: Mapping[str, Any]) -> Vocabulary:
-    if (folder / TOKENIZER).is_file():
-        return _read_tokenizer(folder / TOKENIZER)
-    _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
-    special = *SPECIAL.values(), "<mask>"
-    return TokenizerVocabulary(
-        tokenizer_files.build_byte_level(folder, options, special)
-    )
+def _read_bart(
+    folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> Vocabulary:
+    path = folder / TOKENIZER
+    if path.is_file():
+        content = path.read_bytes()
+    else:
+        _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
+        special = *SPECIAL.values(), "<mask>"
+        content = tokenizer_files.build_byte_level(folder, options, special)
+    # Published fine-tuned models have no row for the last piece, <mask>.
+    content = tokenizer_files.drop_mask(content, settings.get("vocab_size"))
+    try:
+        return TokenizerVocabulary(content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _read_one_stack(
@@ -222,7 +233,7 @@ def _read_multilingual(
     return _with_table(folder / MODEL, pieces, {code: code for code in codes})
 
 
-def _read_tokenizer(path: Path, languages: Iterable[str] = ()) -> Vocabulary:
+def _read_tokenizer(path: Path, languages: Iterable[str]) -> Vocabulary:
     """Read a tokenizer.json; pieces of languages in it become special."""
     try:
         found = TokenizerVocabulary(path.read_bytes())
@@ -297,6 +308,29 @@ def _refuse_missing(folder: Path, kind: str, *names: str) -> None:
 
 def _both(vocabulary: Vocabulary) -> Vocabularies:
     return Vocabularies(vocabulary, vocabulary)
+
+
+def _check_added(
+    folder: Path, options: Mapping[str, Any], vocabulary: Vocabulary
+) -> None:
+    """Refuse tokens that were added to those of the tokenizer's own files."""
+    name = "added_tokens.json"
+    added = _read_dict(folder / name) if (folder / name).is_file() else {}
+    decoder = options.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        added |= {
+            token.get("content"): int(id_)
+            for id_, token in decoder.items()
+            if isinstance(token, dict) and id_.isdecimal()
+        }
+    names = names_of(vocabulary)
+    for token, id_ in added.items():
+        if type(id_) is not int or [token] != names[id_ : id_ + 1]:
+            raise InputError(
+                f"{folder}: the token {token!r} of id {id_!r} was added to the"
+                " tokenizer and is not in its files; save it as tokenizer.json by its"
+                " class with `use_fast`, or drop the token"
+            )
 
 
 def _check(
