@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer.cli import config_file
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.training.ahead_of_time import Shapes, compile_step
@@ -54,7 +54,7 @@ class Step:
     @property
     def rows(self) -> int:
         """Rows of a batch on each device."""
-        rows, _ = self.shapes["source"]
+        rows, _ = self.shapes["target"]
         return rows // row_shards(self.engine.mesh)
 
     @property
@@ -100,12 +100,14 @@ def _compiled(
     ]
     config = configuration.parse(config_file.read(f"configs/{name}.py", overrides))
     engine = make_engine(
-        Transformer(config.model),
+        make_model(config.model),
         config.training,
         devices_of(parse_topology(topology)),
     )
     names = ["source", "target"]
     names += ["source_segments", "target_segments"] * packed
+    # Of text of one side there is the target alone.
+    names = names[1::2] if config.data.one_sided else names
     shapes = dict.fromkeys(names, (rows, length))
     begun = time.monotonic()
     compiled = compile_step(engine, shapes)

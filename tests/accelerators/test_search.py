@@ -1,4 +1,6 @@
-"""Beam search and greedy search of 64 sentences, compiled for a GPU and a TPU."""
+"""Beam search and greedy search of 64 sentences, and of the continuations of 64
+prompts, compiled for a GPU and a TPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from accelerators.conftest import need
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.families import preset
+from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.search.rules import SearchRules
 from jaxformer.training.program import Program
 from jaxformer.training.topologies import devices_of, parse_topology
@@ -20,12 +23,17 @@ from jaxformer.translation.compiled import BatchInput, search
 from jaxformer.translation.models import Models
 
 ROWS, LENGTH = 64, 64
-CONFIG = TransformerConfig(dtype="bfloat16", num_encoder_layers=2, num_decoder_layers=2)
+# Two layers of the base model, and of GPT-2 small.
+LITTLE = {"dtype": "bfloat16", "num_decoder_layers": 2}
+CONFIGS = {
+    "translation": TransformerConfig(num_encoder_layers=2, **LITTLE),
+    "continuation": preset("gpt2", **LITTLE),
+}
 
 
 @functools.cache
-def compiled(topology: str, beam_size: int) -> Program:
-    """Compile the search of a batch by two layers of the base model."""
+def compiled(topology: str, kind: str, beam_size: int) -> Program:
+    """Compile the search of a batch."""
     need(topology)
     device = devices_of(parse_topology(topology))[0]
     mesh = Mesh(np.array([device]), ("device",))
@@ -36,9 +44,8 @@ def compiled(topology: str, beam_size: int) -> Program:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
         )
 
-    model = Transformer(CONFIG, device=device)
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    config = CONFIGS[kind]
+    model, params = make_model(config, device), abstract_parameters(config)
     params = jax.tree.map(lambda x: x.update(dtype=jnp.bfloat16), params)
     whole = jax.ShapeDtypeStruct((), jnp.int32)
     batch = BatchInput(
@@ -53,9 +60,9 @@ def compiled(topology: str, beam_size: int) -> Program:
             alpha=0.6,
             length=LENGTH,
             beam_size=beam_size,
-            bos_id=2,
+            bos_id=config.bos_id,
             eos_id=3,
-            pad_id=0,
+            pad_id=config.pad_id,
         )
         return search(Models((model,), (params,), None, None), batch, rules)
 
@@ -74,12 +81,13 @@ def topology(request, monkeypatch):
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_search_stays_on_its_device(topology, beam_size):
+@pytest.mark.parametrize("kind", [*CONFIGS])
+def test_a_search_stays_on_its_device(topology, kind, beam_size):
     """Every step of the search runs in a loop of the one program: nothing goes to the
     host, nothing to other devices. The beam is never copied with its keys and values:
     no gather of a step has a result as large as the cache of a layer.
     """
-    program = compiled(topology, beam_size)
+    program = compiled(topology, kind, beam_size)
     found = list(program.instructions())
     assert any(each.opcode == "while" for each in found)
     assert not program.exchanged()
@@ -89,7 +97,7 @@ def test_a_search_stays_on_its_device(topology, beam_size):
         if each.opcode in ("infeed", "outfeed", "send", "recv")
         or "callback" in each.target
     ]
-    cache = ROWS * beam_size * LENGTH * CONFIG.d_model * 2
+    cache = ROWS * beam_size * LENGTH * CONFIGS[kind].d_model * 2
     gathered = [
         sum(array.bytes for array in each.results)
         for each in found

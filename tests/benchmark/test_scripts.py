@@ -2,6 +2,7 @@
 person or a program reads.
 """
 
+import argparse
 import contextlib
 import json
 import runpy
@@ -15,11 +16,13 @@ import decode
 import decode_systems
 import imported
 import loop
+import one_stack
 import runs
 import train
 import turns
 from jaxformer.interop.huggingface.run import import_run
 from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import abstract_parameters, count_parameters
 
 SCRIPTS = runs.ROOT / "scripts" / "benchmark"
 SMALL = {"d_model": 16, "d_ff": 32, "num_heads": 2}
@@ -121,7 +124,8 @@ class Here(contextlib.nullcontext):
 
     def __init__(self, name, script, request):
         super().__init__(self)
-        self.answer, self.startup_seconds = decode.begin(request), 1.0
+        begin = runpy.run_path(script)["begin"]
+        self.answer, self.startup_seconds = begin(request), 1.0
 
     def ask(self, request):
         return {**self.answer(request), "memory_gib": 1.0}
@@ -163,6 +167,38 @@ def test_systems_translate_in_turn(call, tmp_path, monkeypatch):
     header, *rows = printed[-5:]
     assert header.split()[:3] == ["system", "lengths", "batch"]
     assert [row.split()[0] for row in rows] == systems * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_models_of_one_stack_work_in_turn(call, monkeypatch):
+    """Each kind of work has a row for each system, whose models have as many
+    parameters; what does not exist is refused.
+    """
+    pytest.importorskip("transformers", reason="needs the extra `benchmark`")
+    monkeypatch.setattr(turns, "Process", Here)
+    monkeypatch.setattr(one_stack, "SHAPES", {"gpt2": (2, 8), "bert": (2, 16)})
+    sizes = {"layers": 1, "width": 64, "vocabulary_size": 150}
+    size = [f"--{name}={value}" for name, value in sizes.items()]
+    work, precision = ("gpt2", "bert", "generate-1"), "bfloat16"
+    chosen = f"--work={','.join(work)}", f"--precisions={precision}"
+    _, results = call(one_stack, "--repeats=1", *chosen, *size)
+    ours, other, places = one_stack.OURS, one_stack.REFERENCE, one_stack.PLACES
+    assert [(row["work"], row["precision"], row["system"]) for row in results] == [
+        (each, precision, system)
+        for each in work
+        for system in ([ours, other, places] if each == "bert" else [ours, other])
+    ]
+    assert all(row["tokens_per_second"] > 0 for row in results)
+    assert all(row["ratio"] == 1 for row in results if row["system"] == other)
+    for kind in ("gpt2", "bert"):
+        options = argparse.Namespace(kind=kind, precision="float32", **sizes)
+        count = count_parameters(abstract_parameters(one_stack.make_config(options)))
+        parameters = one_stack.make_torch_model(options).parameters()
+        assert count == sum(each.numel() for each in parameters)
+    monkeypatch.setattr(sys, "argv", ["one_stack.py", "--work=t5"])
+    with pytest.raises(SystemExit):
+        one_stack.parse()
 
 
 def test_an_imported_model_is_measured(tmp_path, monkeypatch, capsys):
