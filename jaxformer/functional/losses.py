@@ -160,7 +160,8 @@ def _losses_jvp(
     """
     (logits, targets, real), (change, _, _) = primals, tangents
     wide = logits.astype(wide_dtype(logits))
-    softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True))
+    # With keepdims this would be another sum than that of the losses.
+    softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1)[..., None])
     columns = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
     others = jnp.where(_inside(targets, logits.shape[-1]), off, jnp.nan)[..., None]
     slope = jnp.where(
