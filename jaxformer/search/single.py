@@ -60,9 +60,16 @@ class RowState(NamedTuple):
 def most_probable(
     log_probabilities: Float[Array, "N V"], position: Int[Array, ""]
 ) -> Int[Array, " N"]:
-    """Choose as greedy search does; ties go to the lowest token id."""
+    """Choose as greedy search does; ties go to the lowest token id, and a row with NaN
+    to any.
+    """
     del position
-    return jnp.argmax(log_probabilities, axis=-1)
+    # A CPU computes an argmax number by number, and these two at several times the
+    # speed.
+    top = log_probabilities.max(axis=-1, keepdims=True)
+    columns = lax.broadcasted_iota(jnp.int32, log_probabilities.shape, 1)
+    last = log_probabilities.shape[-1] - 1
+    return jnp.where(log_probabilities == top, columns, last).min(axis=-1)
 
 
 def row_search(

@@ -99,6 +99,10 @@ def _compiled(
         }.items()
     ]
     config = configuration.parse(config_file.read(f"configs/{name}.py", overrides))
+    if config.training.objective == "masked":
+        # A run reads them from its vocabulary.
+        model = dataclasses.replace(config.model, eos_id=3, mask_id=4)
+        config = dataclasses.replace(config, model=model)
     engine = make_engine(
         make_model(config.model),
         config.training,

@@ -34,13 +34,14 @@ WIDTHS = {"d_model": 768, "d_ff": 3072, "num_heads": 12, "max_length": 512}
 WIDE = {f"model__{name}": size for name, size in WIDTHS.items()}
 GPT = {**WIDE, "data__vocabulary_size": 50_257, "model__num_decoder_layers": 2}
 BERT = {**WIDE, "data__vocabulary_size": 30_522, "model__num_encoder_layers": 2}
-BERT |= {"model__eos_id": 3, "model__mask_id": 4}
 
 STEPS = [
     pytest.param(("language_model", "h200:1", GPT)),
-    pytest.param(("language_model", "v5e:1x1", {**GPT, "rows": 16})),
+    pytest.param(("language_model", "v5e:1x1", {**GPT, "rows": 16}), marks=slow),
     pytest.param(("masked_language_model", "h200:1", BERT)),
-    pytest.param(("masked_language_model", "v5e:1x1", {**BERT, "rows": 16})),
+    pytest.param(
+        ("masked_language_model", "v5e:1x1", {**BERT, "rows": 16}), marks=slow
+    ),
     pytest.param(("paper/ende_base", "h200:1", {})),
     pytest.param(("paper/ende_base", "h200:1", {"packed": True})),
     pytest.param(("paper/ende_base", "v5e:1x1", {"rows": 16})),
