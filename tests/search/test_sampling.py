@@ -199,6 +199,17 @@ def test_samples_have_the_model_s_scores_under_constraints(data, temperature):
                 assert hypotheses(own, index) == hypotheses(greedy, index)
 
 
+def test_the_most_probable_token_is_the_first_argmax():
+    """Ties go to the lowest id; a row without any possible token has one too, and NaN
+    stays within the vocabulary.
+    """
+    rows = np.array([[0, 2, 1, 2], [3, 3, 3, 3], [-np.inf] * 4, [-np.inf, -5, -7, 0]])
+    rows = np.concatenate([rows, np.full((1, 4), np.nan)]).astype(np.float32)
+    found = np.asarray(single.most_probable(jax.device_put(rows), np.int32(0)))
+    assert found[:-1].tolist() == rows[:-1].argmax(axis=1).tolist() == [1, 0, 0, 3]
+    assert 0 <= found[-1] < 4
+
+
 def test_a_sample_depends_only_on_its_key():
     """Other neighbours, another order or more samples leave a sample as it is."""
     rules = [NONE | {"min_length": n} for n in (2, 4, 0, 0)]
