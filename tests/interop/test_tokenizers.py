@@ -218,6 +218,20 @@ def test_byte_level_pieces_read_as_text(read, tmp_path):
     assert prefixed.encode("the") == v.encode(" the") != v.encode("the")
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_pieces_that_continue_a_word(tmp_path, kind):
+    """``##`` in WordPiece, and what has no space before it in bytes."""
+    getattr(tokenizer_folders, kind)(tmp_path)
+    v = read_vocabularies(tmp_path, {"model_type": kind}).source
+    words = TEXT.split()
+    ids = v.encode_batch([words[0], *(f" {word}" for word in words[1:3])])
+    for number, own in enumerate(ids):
+        found = v.continuing[own].tolist()
+        # The first word of a text has no space before it, and nothing to continue.
+        assert found[1:] == [True] * (len(own) - 1)
+        assert number == 0 or not found[0]
+
+
 def test_segmentations_are_drawn_where_the_model_has_some(read):
     v = read("mBART").source
     drawn = [v.sample_batch([TEXT], alpha=0.2, seed=seed)[0] for seed in range(5)]
