@@ -103,9 +103,7 @@ class RecurrentNetwork(EncoderDecoder):
         memory = self.encode(source, train=train)
         checks.check_tokens(target, config.vocabulary_size)
         checks.check_right_padding(target, config.pad_id)
-        x = self._embed(
-            self._target_embedding, shift_right(target, config.bos_id), train
-        )
+        x = self._embed(self._target_table(), shift_right(target, config.bos_id), train)
         seen, weights = recurrent.unroll(
             self.decoder, memory.states, x, memory.source, train=train
         )
@@ -120,7 +118,7 @@ class RecurrentNetwork(EncoderDecoder):
         checks.check_tokens(source, size)
         checks.check_right_padding(source, self.config.pad_id)
         mask = masks.padding_mask(source, self.config.pad_id)
-        x = self._embed(self._source_embedding, source, train)
+        x = self._embed(self._source_table(), source, train)
         memory, last = self.encoder(x, mask[:, 0, 0].sum(axis=1), train=train)
         annotations = self.decoder.attention.annotate(keep_rows(memory), mask)
         return RecurrentMemory(annotations, self.decoder.begin(last))
@@ -155,7 +153,7 @@ class RecurrentNetwork(EncoderDecoder):
         Returns:
             Logits in float32, and the cache after it.
         """
-        x = self._target_embedding(tokens[:, None])[:, 0]
+        x = self._target_table()(tokens[:, None])[:, 0]
         states, (seen, weights) = self.decoder.advance(cache.states, x, memory.source)
         coverage = cache.coverage
         if coverage is not None:

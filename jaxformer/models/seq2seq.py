@@ -114,7 +114,7 @@ class EncoderDecoder(nn.Module):
         bias = self.output_bias if self.config.output_bias else None
         if self.config.tied_embeddings == "none":
             return self.output, bias
-        return self._target_embedding.table, bias
+        return self._target_table().table, bias
 
     def _make_tables(self) -> None:
         config = self.config
@@ -140,13 +140,11 @@ class EncoderDecoder(nn.Module):
                 "logits", initializers.bias, config.vocabulary_size
             )["bias"]
 
-    @property
-    def _source_embedding(self) -> Embedding:
+    def _source_table(self) -> Embedding:
         shared = self.config.tied_embeddings == "all"
         return self.embedding if shared else self.source_embedding
 
-    @property
-    def _target_embedding(self) -> Embedding:
+    def _target_table(self) -> Embedding:
         shared = self.config.tied_embeddings == "all"
         return self.embedding if shared else self.target_embedding
 
@@ -261,7 +259,7 @@ class Transformer(EncoderDecoder):
             seen = SegmentMask(segments, segments)
             place = positions.segment_positions(segments)
         encoding = self.source_positions.encode(place)
-        x = add_positions(self._source_embedding(source), encoding)
+        x = add_positions(self._source_table()(source), encoding)
         if self.config.embedding_norm:
             x = self.source_embedding_norm(x)
         x = keep_rows(self.embedding_dropout(x, train=train))
@@ -328,7 +326,7 @@ class Transformer(EncoderDecoder):
         self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool
     ) -> Array:
         encoding = self.target_positions.encode(place)
-        x = add_positions(self._target_embedding(tokens), encoding)
+        x = add_positions(self._target_table()(tokens), encoding)
         if self.config.embedding_norm:
             x = self.target_embedding_norm(x)
         return self.embedding_dropout(x, train=train)
