@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from jaxformer.checkpoints.average import (
     best_steps,
@@ -12,9 +14,12 @@ from jaxformer.checkpoints.average import (
 )
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.arguments import add_options, add_workdir, number, numbers
-from jaxformer.cli.output import write_record
+from jaxformer.cli.output import say, write_record
+from jaxformer.data.sources import IMPORTED
+from jaxformer.errors import InputError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 
 EXAMPLE = """
 examples:
@@ -26,8 +31,12 @@ Averages the parameters of the last checkpoints (the paper: 5 for the base model
 the big one), of the best ones by the run's evaluation.best_metric, or of those that are
 named, and writes the average to averages/NAME in the directory of the run. Every
 command takes it: --checkpoint=average is the newest, --checkpoint=average/NAME any. To
-keep enough checkpoints, train with training.keep_latest=5 or more.
+keep enough checkpoints, train with training.keep_latest=5 or more: a run that keeps
+fewer has those averaged.
 """
+
+
+_LAST = 5  # as the paper's base model
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     add_options(
         which.add_argument,
-        ("last", number(1), "N", "average the last N checkpoints (default 5)"),
+        ("last", number(1), "N", f"average the last N checkpoints (default {_LAST})"),
         ("best", number(1), "N", "average the N checkpoints with the best scores"),
         ("steps", numbers(int), "A,B,...", "average the checkpoints of these steps"),
     )
     name = "name of the average (default: what is averaged, as last-5)"
     add_options(parser.add_argument, ("name", str, "NAME", name))
-    parser.set_defaults(last=5)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -58,8 +66,23 @@ def run(options: argparse.Namespace) -> None:
     elif options.best is not None:
         steps, name = best_steps(checkpoints, options.best), f"best-{options.best}"
     else:
-        steps, name = last_steps(checkpoints, options.last), f"last-{options.last}"
+        last = options.last or _choose_last(options.workdir, config, checkpoints.steps)
+        steps, name = last_steps(checkpoints, last), f"last-{last}"
     if options.name is not None:
         name = options.name
     made = save_average(options.workdir, name, checkpoints, steps)
     write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
+
+
+def _choose_last(run: Path, config: RunConfig, steps: Sequence[int]) -> int:
+    """Return how many checkpoints are averaged where no option says it.
+
+    Raises:
+        InputError: the run was imported: it has one.
+    """
+    if config.data.train.startswith(IMPORTED):
+        raise InputError(f"{run} was imported with one checkpoint: nothing to average")
+    last = max(2, min(_LAST, len(steps)))
+    if last == len(steps) < _LAST:
+        say(f"averaging all {last} checkpoints of {run}; --last=N takes fewer")
+    return last

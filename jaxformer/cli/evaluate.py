@@ -29,6 +29,7 @@ from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
 from jaxformer.runs import records
+from jaxformer.runs.config import RunConfig
 
 EXAMPLE = """
 examples:
@@ -86,6 +87,8 @@ def run(options: argparse.Namespace) -> None:
     if options.source is not None and options.dataset is not None:
         raise UsageError("give either --dataset, or --source and --reference")
     config = configuration.load(options.workdir / "config.json")
+    if options.source is None and options.dataset is None:
+        _check_own_set(options, config)
     if config.training.objective != "translation":
         _evaluate_texts(options, config.training.objective)
         return
@@ -127,6 +130,20 @@ def run(options: argparse.Namespace) -> None:
         )
     records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
     write_record(record)
+
+
+def _check_own_set(options: argparse.Namespace, config: RunConfig) -> None:
+    """Check that a run has a test set of its own.
+
+    Raises:
+        InputError: it was imported.
+    """
+    if config.data.test.startswith(sources.IMPORTED):
+        pairs = config.training.objective == "translation"
+        more = ", or --source and --reference" if pairs else ""
+        raise InputError(
+            f"{options.workdir} was imported and has no test set: give --dataset{more}"
+        )
 
 
 def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:

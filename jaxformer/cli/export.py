@@ -15,6 +15,7 @@ from jaxformer.cli.arguments import (
     number,
 )
 from jaxformer.cli.output import warn, write_record
+from jaxformer.data.frame import UNKNOWN
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
@@ -59,7 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         choices=(*get_args(Precision), "float16"),
-        help="type of the weights (default: that of the run's search)",
+        help="type of the weights (default: that of the run's search): "
+        + "; ".join(f"{form} {', '.join(x)}" for form, x in export.PRECISIONS.items()),
     )
 
 
@@ -76,9 +78,7 @@ def run(options: argparse.Namespace) -> None:
             f" write --out={options.out}{ending}"
         )
     with new_folder(options.out, packed=bool(ending)) as folder:
-        languages = options.target_language, options.source_language
-        translator = Translator.load(options.workdir, options.checkpoint, *languages)
-        check_source_language(options, translator)
+        translator = _load(options, config.data.languages)
         decoding = translator.decoding
         if options.beam_size is not None:
             decoding = dataclasses.replace(decoding, beam_size=options.beam_size)
@@ -101,6 +101,34 @@ def run(options: argparse.Namespace) -> None:
             "target_before": vocabularies.target.pieces(before),
         }
     )
+
+
+def _load(options: argparse.Namespace, own: tuple[str, str]) -> Translator:
+    """Load a run. Languages that it does not know are named by the options.
+
+    Args:
+        options: of the command line.
+        own: the languages of the run.
+
+    Raises:
+        InputError: there is no such run, checkpoint or language.
+    """
+    asked = options.source_language, options.target_language
+    # As an import without languages names them.
+    unknown = [code == side for code, side in zip(own, UNKNOWN, strict=True)]
+    options.source_language, target = (
+        None if free else code for free, code in zip(unknown, asked, strict=True)
+    )
+    translator = Translator.load(
+        options.workdir, options.checkpoint, target, options.source_language
+    )
+    check_source_language(options, translator)
+    source, target = (
+        (free and code) or found
+        for free, code, found in zip(unknown, asked, translator.languages, strict=True)
+    )
+    translator.languages = source, target
+    return translator
 
 
 def _export_one_stack(options: argparse.Namespace) -> None:

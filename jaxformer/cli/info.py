@@ -18,6 +18,7 @@ from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, warn, write_record
+from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import abstract_parameters, count_parameters
@@ -36,6 +37,7 @@ examples:
       --config.model.dtype=bfloat16
 
 Prints one JSON object. Of a run: the configuration, the parameters of each part, the
+folder that it was `imported` from, if it was, and then no settings of training, the
 checkpoints with the scores of their evaluation, the averages with the steps that went
 in, and the test scores; `damaged` lists what is wrong with checkpoints and averages, by
 the names and sizes of their files; `without_checksums` those in which a changed byte
@@ -101,11 +103,16 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
             " configuration: give --config=FILE"
         )
     config = configuration.load(options.workdir / "config.json")
+    settings, imported = dataclasses.asdict(config), {}
+    if config.data.train.startswith(IMPORTED):
+        imported = {"imported": config.data.train.removeprefix(IMPORTED)}
+        settings["training"] = {"objective": config.training.objective}
     return {
         "parameters": _parameters(config.model),
+        **imported,
         **_checkpoints(options.workdir, config.evaluation.best_metric),
         "results": read_results(options.workdir),
-        "config": dataclasses.asdict(config),
+        "config": settings,
     }
 
 

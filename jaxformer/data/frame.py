@@ -28,6 +28,9 @@ none.
 """
 
 TEXT, TEXT2, SOURCE, TARGET = "{text}", "{text2}", "{source}", "{target}"
+UNKNOWN = ("source", "target")
+"""The languages of an imported run that does not know them."""
+
 _SPECIAL = ("{pad}", "{unk}", "{bos}", "{eos}")
 
 
@@ -244,6 +247,18 @@ def name_language(code: str, vocabularies: Vocabularies) -> str:
     return find_model_language(code, vocabularies.source.languages) or code
 
 
+def name_options(vocabularies: Vocabularies, languages: tuple[str, str]) -> list[str]:
+    """Return the options by which an imported model learns from text in languages."""
+    if (template := vocabularies.template) is None:
+        return []
+    flags = zip(("from", "to"), languages, strict=True)
+    needed = template.has_source, template.has_target
+    named = [
+        f"--{flag}={x}" for (flag, x), has in zip(flags, needed, strict=True) if has
+    ]
+    return ["--source=FILE", "--reference=FILE", *named]
+
+
 def choose_languages(
     directory: Path,
     data: DataConfig,
@@ -283,6 +298,6 @@ def check_target(target: str, data: DataConfig, name: str) -> str:
     if not same_language(target, data.target_language):
         raise InputError(
             f"{name} translates only into {data.target_language}, not into {target!r}:"
-            " leave it out, or train with data.language_tags=True for several languages"
+            " leave it out, or take a run of several languages (data.language_tags)"
         )
     return data.target_language

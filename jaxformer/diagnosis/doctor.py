@@ -42,7 +42,7 @@ CHECKS: Mapping[str, Callable[[Evidence], Finding]] = {
     "skipped": learning.check_skipped,
     "still falling": learning.check_still_falling,
     "overfitted": learning.check_overfitted,
-    "averaging": results.check_averaging,
+    "averaging": recipe.on_trained(results.check_averaging),
     "checkpoint": results.check_checkpoint,
     "test set": results.check_test_set,
     "signature": results.check_signature,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxformer
+from jaxformer.data.frame import UNKNOWN
 from jaxformer.data.vocabulary import MODEL, Vocabulary
 from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece
 from jaxformer.errors import InputError
@@ -61,9 +62,9 @@ def save(
         InputError: a package cannot have such a vocabulary, tokens around the text or
             languages, or CTranslate2 such a model. Nothing is written.
     """
-    (source, source_name), (target, target_name) = _languages(translator)
     tokens = _tokens(translator, decoding)
     model = _sentencepiece(translator, tokens)
+    (source, source_name), (target, target_name) = _languages(translator)
     config = translator.model.config
     # CTranslate2 stops with an error where there are none.
     longest = max(config.max_length, _POSITIONS)
@@ -99,10 +100,10 @@ def _languages(translator: Translator) -> list[tuple[str, str]]:
     """
     codes = translator.languages
     found = [describe_language(code) for code in codes]
-    if {"", "source", "target"} & {*codes}:  # as an import without languages names them
+    if {"", *UNKNOWN} & {*codes}:
         raise InputError(
             "a package of Argos Translate names its languages, and the run does not:"
-            " import the model with --from and --to"
+            " give --from and --to"
         )
     if found[0][0] == found[1][0]:
         raise InputError(

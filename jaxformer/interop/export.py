@@ -21,6 +21,8 @@ PRECISIONS = {
 the last the type that the model computes in.
 """
 
+_OTHERWISE = ": CTranslate2 converts them when it loads them, by compute_type"
+
 PACKED = {"argos": ".argosmodel"}
 """The formats whose content is packed into a ZIP file, and how its name ends."""
 
@@ -51,7 +53,7 @@ def write(
     if precision not in ("model", *possible):
         raise InputError(
             f"--format={form} writes weights of --precision={' or '.join(possible)},"
-            f" not {precision}: quantise them where they are loaded"
+            f" not {precision}{_OTHERWISE if form == 'ctranslate2' else ''}"
         )
     network = translator.model.config.network
     if form != "stablehlo" and network != "transformer":

@@ -242,6 +242,11 @@ def load(path: Path) -> RunConfig:
     except InputError as error:
         raise InputError(f"{path} is not a configuration: {error}") from None
     record = record if isinstance(record, dict) else {"": record}
+    if isinstance(record.get("model_type"), str):
+        raise InputError(
+            f"{path.parent} is a folder of Hugging Face: import it first: jaxformer"
+            f" import {path.parent} --workdir=RUN"
+        )
     written = record.pop("version", __version__)
     if not all(isinstance(section, dict) for section in record.values()):
         raise InputError(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from jaxformer.data.frame import name_language
+from jaxformer.data.frame import name_language, name_options
 from jaxformer.data.store import Sentences
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
@@ -30,15 +30,14 @@ FILE = "shortlist.npz"
 """Its name in the directory of a run; see :func:`name_file`."""
 
 _SMALLEST = 256
+_MAKE = "make one: jaxformer shortlist"
 
 _ABSENT = -3
 """Neither a token nor one of the negative numbers of a search's constraints."""
 
 
 class Translations(NamedTuple):
-    """Target tokens of a source token, the most probable first; ties by the lower
-    token.
-    """
+    """Target tokens of a source token, most probable first; ties by the lower token."""
 
     tokens: Int[np.ndarray, " k"]
     probabilities: Float[np.ndarray, " k"]
@@ -292,34 +291,36 @@ class Shortlist(NamedTuple):
             InputError: there is none for this direction, or :meth:`load` refuses it.
         """
         direction = name_direction(vocabularies, languages, tagged=tagged)
+        flags = f"--workdir={directory}", *name_options(vocabularies, languages)
+        make = " ".join((_MAKE, *flags))
         path = directory / name_file([direction])
         path = path if path.exists() else directory / FILE
         if not path.exists() and (others := sorted(directory.glob("shortlist.*.npz"))):
             raise InputError(
                 f"{directory} has no shortlist for {direction}, only"
-                f" {', '.join(each.name for each in others)}; {_make_one(directory)}"
+                f" {', '.join(each.name for each in others)}; {make}"
             )
-        found = cls.load(path, vocabularies.hash)
+        found = cls.load(path, vocabularies.hash, make)
         if found.directions and direction not in found.directions:
             raise InputError(
                 f"{path} was learned for {', '.join(found.directions)}, not for"
-                f" {direction}; {_make_one(directory)}"
+                f" {direction}; {make}"
             )
         return found
 
     @classmethod
-    def load(cls, path: str | Path, vocabulary: str) -> Shortlist:
+    def load(cls, path: str | Path, vocabulary: str, make: str = _MAKE) -> Shortlist:
         """Read what :meth:`save` wrote.
 
         Args:
             path: of the file.
             vocabulary: the hash of the run's vocabularies.
+            make: the cure that an error names.
 
         Raises:
             InputError: the file is missing, damaged, or of other vocabularies.
         """
         path = Path(path)
-        make = _make_one(path.parent)
         if not path.exists():
             raise InputError(f"{path.parent} has no shortlist yet; {make}")
         try:
@@ -394,7 +395,3 @@ class Shortlist(NamedTuple):
             row[: len(union)], row[len(union) :] = listed[union], False
         padded = np.pad(union, (0, size - len(union)), mode="edge")
         return Within(cast(Any, padded), cast(Any, allowed))
-
-
-def _make_one(directory: Path) -> str:
-    return f"make one: jaxformer shortlist --workdir={directory}"

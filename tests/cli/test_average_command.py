@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -60,10 +61,23 @@ def test_every_command_takes_it(call, run, tmp_path):
     assert set(info["checkpoints"]) == {"10", "20"}
 
 
+def test_fewer_checkpoints_than_the_default(call, run):
+    """All of them are averaged, and the command says so; one is refused."""
+    outcome = call("average", f"--workdir={run}")
+    assert json.loads(outcome.out) == {
+        "checkpoint": "average/last-2",
+        "steps": [10, 20],
+    }
+    assert outcome.err.startswith(f"averaging all 2 checkpoints of {run}; --last=N")
+    shutil.rmtree(run / "checkpoints" / "10")
+    error = call("average", f"--workdir={run}").error
+    assert error.startswith("--last=2 asks for 2 checkpoints and")
+
+
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ([], "--last=5 asks for 5 checkpoints and"),
+        (["--last=5"], "--last=5 asks for 5 checkpoints and"),
         (["--best=3"], "holds 2 evaluated checkpoints: ask for fewer, or train with a"),
         (["--steps=10,30"], "there is no checkpoint '30' in"),
         (["--steps=10,ten"], "argument --steps: must be numbers separated by commas"),

@@ -91,7 +91,7 @@ ENDS = ("en", "fr")
         (
             lambda _: with_template(TEXT),
             ("source", "target"),
-            "the run does not: import the model with --from and --to",
+            "the run does not: give --from and --to",
         ),
         (
             lambda _: with_template(TEXT),

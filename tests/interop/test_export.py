@@ -150,6 +150,27 @@ def test_the_tokenizer_of_each_family_goes_back(tmp_path, name):
     assert names[translator.codec.frame.end] == "</s>"
 
 
+def test_languages_that_a_run_does_not_know(tmp_path):
+    """They are named at its export, and nowhere else."""
+    run = runs.copy(family_run("Marian of one language"), tmp_path / "run")
+    path = run / "config.json"
+    text = path.read_text()
+    for side, code in (("source", "en"), ("target", "de")):
+        text = text.replace(
+            f'"{side}_language": "{code}"', f'"{side}_language": "{side}"'
+        )
+    path.write_text(text)
+    line = f"--workdir={run}", "--from=en", "--to=de"
+    outcome = runs.call(
+        "export", *line, f"--out={tmp_path}/out", "--format=huggingface"
+    )
+    assert outcome.code == 0
+    options = json.loads((tmp_path / "out" / "tokenizer_config.json").read_bytes())
+    assert (options["source_lang"], options["target_lang"]) == ("en", "de")
+    error = runs.call("translate", line[0], "--to=de", stdin=b"a\n").error
+    assert "translates only into target, not into 'de': leave it out, or take" in error
+
+
 def marian(vocabulary: Vocabulary | None = None, **changes) -> Translator:
     """Return a translator that computes what a Marian model does."""
     vocabulary = vocabulary or runs.vocabulary()
@@ -224,9 +245,17 @@ def test_settings_without_a_counterpart_are_named(tmp_path):
             {"precision": "int8"},
             "--precision=float32 or bfloat16 or float16, n",
         ),
-        ("ctranslate2", {"precision": "bfloat16"}, "of --precision=float32, not bfl"),
+        (
+            "ctranslate2",
+            {"precision": "bfloat16"},
+            "not bfloat16: CTranslate2 converts them when",
+        ),
         ("argos", {"precision": "bfloat16"}, "of --precision=float32 or int8, not bfl"),
-        ("stablehlo", {"precision": "int8"}, "quantise them where they are loaded"),
+        (
+            "stablehlo",
+            {"precision": "int8"},
+            "of --precision=float32 or bfloat16, not int8$",
+        ),
     ],
 )
 def test_what_another_system_does_not_have_is_refused(tmp_path, form, changes, line):

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import struct
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -144,8 +145,14 @@ def test_a_folder_that_has_no_model(tmp_path):
         return str(caught.value)
 
     assert "is no folder: name that of a downloaded model" in refusal(tmp_path / "no")
+    hub = Path("Helsinki-NLP/opus-mt-en-de")
+    assert "hf download Helsinki-NLP/opus-mt-en-de --local-dir=" in refusal(hub)
     assert "has no config.json: name the folder that" in refusal(tmp_path)
     config = tmp_path / "config.json"
+    config.write_text('{"model": {}, "data": {}, "training": {}}')
+    assert f"is the directory of a run: use it by --workdir={tmp_path}" in refusal(
+        tmp_path
+    )
     config.write_text("{")
     assert "config.json is no JSON (Expecting" in refusal(tmp_path)
     config.write_text("[" * 100_000)
@@ -162,3 +169,29 @@ def test_a_folder_that_has_no_model(tmp_path):
     assert "only as flax_model.msgpack" in refusal(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": []}')
     assert "index.json has no weight_map" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "adapter_config.json",
+            "is adapters of PEFT without their model: merge them by",
+        ),
+        ("m.gguf", "is a model in GGUF: import the model that was quantised"),
+        (
+            "model.bin",
+            "is a model of CTranslate2: import the one that it was made from",
+        ),
+    ],
+)
+@pytest.mark.parametrize("settings", [None, "{}"])
+def test_a_folder_of_another_library(tmp_path, name, line, settings):
+    (tmp_path / name).touch()
+    if settings is not None:
+        (tmp_path / "config.json").write_text(settings)
+    with pytest.raises(InputError, match=line):
+        huggingface.read(tmp_path)
+    file = "import the model that" if name == "m.gguf" else f"is in: {tmp_path}"
+    with pytest.raises(InputError, match=file):
+        huggingface.read(tmp_path / name)

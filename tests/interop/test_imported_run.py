@@ -148,10 +148,13 @@ def test_the_command_imports_and_others_read_the_run(tmp_path):
     info = json.loads(runs.call("info", given).out)
     assert "damaged" not in info
     assert info["checkpoints"] == {"0": {}}
+    assert info["imported"] == folder().name
+    assert info["config"]["training"] == {"objective": "translation"}
+    error = runs.call("average", given).error
+    assert error == f"{run} was imported with one checkpoint: nothing to average"
     assert runs.call("average", given, "--last=1").code == 0
     error = runs.call("evaluate", given).error
-    assert "imported:" in error
-    assert "is not here: name another data set" in error
+    assert "has no test set: give --dataset, or --source and --reference" in error
 
 
 @runs.made_once
@@ -193,6 +196,10 @@ def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path):
     verdicts = {each["check"]: each["verdict"] for each in found["findings"]}
     assert verdicts["vocabulary"] == verdicts["readable"] == "ok"
     assert verdicts["selection"] == verdicts["optimizer"] == "unseen"
+    assert verdicts["search"] == verdicts["architecture"] == "ok"  # the model's own
+    assert verdicts["averaging"] == "unseen"
+    cures = " ".join(each["cure"] for each in found["findings"])
+    assert not [x for x in ("byte_fallback", "training", "paper") if x in cures]
     error = runs.call("evaluate", *given, "--to=es").error
     assert "no language 'es': the fields are eng, deu, fra" in error
     named = f"--dataset={name} [en>fr]"
@@ -310,4 +317,7 @@ def test_a_shortlist_of_an_imported_run(tmp_path):
     assert set(best["tokens"]) <= set(allowed)
     assert len(allowed) < found.vocabularies.target.size
     error = runs.call(*given, "--to=fr", stdin=stdin).error
-    assert "no shortlist for en-fr, only shortlist.en-de.npz; make one" in error
+    assert error.endswith(
+        "no shortlist for en-fr, only shortlist.en-de.npz; make one: jaxformer"
+        f" shortlist {workdir} --source=FILE --reference=FILE --from=en --to=fr"
+    )

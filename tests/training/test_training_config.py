@@ -121,6 +121,7 @@ def test_saved_and_loaded(tmp_path):
     [
         (None, "does not exist; --workdir must name the directory of a run"),
         ('{"model": ', "is not a configuration: Expecting value: line 1"),
+        ('{"model_type": "marian"}', "a folder of Hugging Face: import it first: jax"),
         ('{"model": {"d_modl": 8}}', "key model.d_modl; did you mean model.d_model?"),
     ],
 )

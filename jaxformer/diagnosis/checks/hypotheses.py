@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
+from jaxformer.diagnosis.checks.recipe import is_given, is_imported
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
 from jaxformer.evaluation.breakdown import split_words
@@ -30,7 +31,7 @@ def check_length(run: Evidence) -> Finding:
         f" {penalty:.0%} of BLEU",
         "0.95 to 1.1 (Papineni et al. 2002, section 2.2.2)",
         f"{'a larger' if ratio < 1.0 else 'look for loops; a smaller'} --alpha, chosen"
-        " on data.valid, or longer training",
+        + _unless_imported(run, " on data.valid, or longer training", " on other text"),
     )
 
 
@@ -43,8 +44,8 @@ def check_cut(run: Evidence) -> Finding:
         grade(count / total, 0.01, 0.1),
         f"{count} of {total:,} translations have no end",
         "hardly any, with 50 tokens more than the source (paper, section 6.1)",
-        "larger decoding.max_extra_length or max_target_length; if they loop, longer"
-        " training",
+        "larger decoding.max_extra_length or max_target_length"
+        + _unless_imported(run, "; if they loop, longer training"),
     )
 
 
@@ -54,7 +55,8 @@ def check_empty(run: Evidence) -> Finding:
         [not line.strip() for line in run.hypotheses],
         (0.005, 0.05),
         "are empty",
-        "--min_length=2, a larger --alpha; look for empty targets in the training text",
+        "--min_length=2, a larger --alpha"
+        + _unless_imported(run, "; look for empty targets in the training text"),
         expected="none",
     )
 
@@ -74,8 +76,12 @@ def check_copies(run: Evidence) -> Finding:
         copied,
         (0.02, 0.2),
         "are their source",
-        "--config.data.drop_identical=True and --config.data.detect_languages=True in a"
-        " new run; check the direction",
+        _unless_imported(
+            run,
+            "--config.data.drop_identical=True and --config.data.detect_languages=True"
+            " in a new run; ",
+        )
+        + "check the direction",
     )
 
 
@@ -85,17 +91,19 @@ def check_loops(run: Evidence) -> Finding:
         [_loops(line) for line in run.hypotheses],
         (0.02, 0.2),
         f"have {_ORDER} words {_TIMES} times",
-        "longer training; --no_repeat_ngram=4 hides it",
+        _unless_imported(run, "longer training; ") + "--no_repeat_ngram=4 hides it",
     )
 
 
 def check_unknown(run: Evidence) -> Finding:
     """Count the translations with the unknown token."""
+    bytes_cure = "--config.data.byte_fallback=True in a new run; "
+    bytes_cure = "" if is_given(run.config) else bytes_cure
     return _judge_share(
         [_UNKNOWN in line for line in run.hypotheses],
         (0.01, 0.1),
         f"hold {_UNKNOWN}",
-        "--config.data.byte_fallback=True in a new run; --no_unknown hides it",
+        f"{bytes_cure}--no_unknown hides it",
     )
 
 
@@ -130,6 +138,11 @@ def check_order(run: Evidence) -> Finding:
         "a line was lost or added: translate the whole file again, and split lines only"
         " at \\n",
     )
+
+
+def _unless_imported(run: Evidence, cure: str, otherwise: str = "") -> str:
+    """Return a cure, if the run was trained here."""
+    return otherwise if is_imported(run.config) else cure
 
 
 def _judge_share(

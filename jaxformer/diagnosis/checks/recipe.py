@@ -51,13 +51,23 @@ def name_width(config: RunConfig) -> str:
     return "" if is_paper_sized(config) else f"; not asked of width {width}"
 
 
+def is_imported(config: RunConfig) -> bool:
+    """Return whether a run was imported."""
+    return config.data.train.startswith(IMPORTED)
+
+
+def is_given(config: RunConfig) -> bool:
+    """Return whether model and vocabulary are imported or those of another run."""
+    return is_imported(config) or config.training.initial_run is not None
+
+
 def on_trained(check: Callable[[Evidence], Finding]) -> Callable[[Evidence], Finding]:
     """Return a check of the training that does not see imported runs, which have had
     none here.
     """
 
     def see(run: Evidence) -> Finding:
-        if run.config.data.train.startswith(IMPORTED):
+        if is_imported(run.config):
             raise UnseenError("how an imported model was trained is not in the run")
         return check(run)
 
@@ -151,10 +161,10 @@ def check_optimizer(run: Evidence) -> Finding:
         for name in _OPTIMIZER
     )
     return judge(
-        "look" if others else "ok",
+        "look" if others and not is_given(run.config) else "ok",
         others or "Adam with 0.9, 0.98, 1e-9, no decay and no clipping",
         "Adam with 0.9, 0.98, 1e-9 (paper, section 5.3); what others cost or gain is"
-        " not known in general",
+        f" not known in general{_name_given(run.config)}",
         "first compare with a run of the paper's values",
     )
 
@@ -167,13 +177,17 @@ def check_architecture(run: Evidence) -> Finding:
         for name in _ARCHITECTURE
     )
     return judge(
-        "look" if others else "ok",
+        "look" if others and not is_given(run.config) else "ok",
         f"{model.num_encoder_layers}+{model.num_decoder_layers} layers of width"
         f" {model.d_model}, {others or 'otherwise as the paper'}",
         "post-LN, ReLU, sinusoids, one tied embedding (paper, section 3); base is 6+6"
-        " of 512, and 2+2 of it cost 2.1 BLEU (Table 3, C)",
+        f" of 512, and 2+2 of it cost 2.1 BLEU (Table 3, C){_name_given(run.config)}",
         "first compare with a run of the paper's values",
     )
+
+
+def _name_given(config: RunConfig) -> str:
+    return "; not asked of a model that was given" if is_given(config) else ""
 
 
 def check_selection(run: Evidence) -> Finding:
@@ -213,10 +227,12 @@ def check_selection(run: Evidence) -> Finding:
     )
 
 
-def write_differences(values: Iterable[tuple[str, object, object]]) -> str:
+def write_differences(
+    values: Iterable[tuple[str, object, object]], whose: str = "paper"
+) -> str:
     """List the names whose first value differs from the second, the paper's."""
     return ", ".join(
-        f"{name}={found} (paper: {wanted})"
+        f"{name}={found} ({whose}: {wanted})"
         for name, found, wanted in values
         if found != wanted
     )

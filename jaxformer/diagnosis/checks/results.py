@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
 from jaxformer.data.language_codes import short_code
 from jaxformer.diagnosis.checks.learning import best_curve
 from jaxformer.diagnosis.checks.recipe import (
+    is_given,
     is_paper_sized,
     name_width,
     write_differences,
@@ -92,8 +94,17 @@ def _unusual_parts(signature: str, tokenizers: Sequence[str]) -> list[str]:
 
 def check_search(run: Evidence) -> Finding:
     """List the search settings that differ from the paper's."""
-    settings = run.record.get("decoding", {})
-    others = differing_settings(settings)
+    settings, own = run.record.get("decoding", {}), {}
+    whose, usual = "paper", "beam 4, ((5 + n) / 6)^0.6, at most 50 tokens more"
+    expected = (
+        "beam 4, alpha 0.6 of the GNMT penalty, source + 50 tokens (paper, section 6.1;"
+        " Wu et al. 2016, equation 14)"
+    )
+    if is_given(run.config):
+        changed = differing_settings(dataclasses.asdict(run.config.decoding))
+        own = {name: value for name, (value, _) in changed.items()}
+        whose, expected = "run", "the search of the model that was given"
+    others = differing_settings(settings, **own)
     missing = [name for name in _SEARCH if name not in settings]
     if missing and not others:
         raise UnseenError(
@@ -101,11 +112,10 @@ def check_search(run: Evidence) -> Finding:
         )
     return judge(
         "wrong" if "sample" in others else "look" if others else "ok",
-        write_differences((name, *values) for name, values in others.items())
-        or "beam 4, ((5 + n) / 6)^0.6, at most 50 tokens more than the source",
-        "beam 4, alpha 0.6 of the GNMT penalty, source + 50 tokens (paper, section 6.1;"
-        " Wu et al. 2016, equation 14)",
-        "evaluate with the paper's settings too, then jaxformer compare",
+        write_differences(((name, *values) for name, values in others.items()), whose)
+        or (f"that of the {whose}" if own else f"{usual} than the source"),
+        expected,
+        f"evaluate with the {whose}'s settings too, then jaxformer compare",
     )
 
 

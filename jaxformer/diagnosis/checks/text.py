@@ -12,8 +12,10 @@ from jaxformer.data.language_identification import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.diagnosis import lines
 from jaxformer.diagnosis.alignment import FEWEST, count_blocks, find_misfits, lengths
+from jaxformer.diagnosis.checks.recipe import is_given
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, join_sides, judge, worst
+from jaxformer.errors import InputError
 
 # Letters that tell a language, sentences to look at, and the fewest that tell.
 _TELLING, _SENTENCES, _FEWEST = 40, 200, 20
@@ -174,13 +176,17 @@ def _judge_languages(run: Evidence, pairs: Sequence[Pair]) -> Finding:
     """Check the language of each side.
 
     Raises:
-        InputError: see :func:`jaxformer.data.language_identification.check_language`.
+        UnseenError: a language is unknown, or too few pairs tell theirs.
     """
     data = run.config.data
     if data.language_tags:
         raise UnseenError("data.language_tags: the pairs are of several directions")
-    source = check_language(data.source_language, "data.source_language")
-    target = check_language(data.target_language, "data.target_language")
+    try:
+        source = check_language(data.source_language, "data.source_language")
+        target = check_language(data.target_language, "data.target_language")
+    except InputError as error:
+        cure = ": set data.detect_languages=False"  # the doctor checks in any case
+        raise UnseenError(str(error).replace(cure, "")) from None
     telling = [
         pair
         for pair in pairs
@@ -274,14 +280,15 @@ def check_vocabulary(run: Evidence) -> Finding:
 
 def check_unknown(run: Evidence) -> Finding:
     """Measure how much of the test text is unknown to the vocabulary."""
+    new = "a vocabulary of this text, --config.data.byte_fallback=True, or "
+    new = "" if is_given(run.config) else new
     (source, _), (target, _) = _measure_sides(run, run.test)
     return judge(
         grade(max(source, target), 0.001, 0.05),
         f"{source:.2%} of the source tokens and {target:.2%} of the target tokens are"
         " unknown",
         "at most 0.1 %",
-        "a vocabulary of this text, --config.data.byte_fallback=True, or text in its"
-        " usual script and Unicode form",
+        new + "text in its usual script and Unicode form",
     )
 
 

@@ -8,6 +8,7 @@ format is eight bytes with the length of a header, the header in JSON, and the n
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,6 +42,8 @@ _CONVERT = (
     " as AutoModelForSeq2SeqLM.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 )
 
+_QUANTISED = "import the model that was quantised; --precision=int8 quantises it here"
+
 _CUT = "the file is damaged or was not fetched whole: fetch it again"
 
 
@@ -52,8 +55,9 @@ def read_settings(folder: Path, name: str = SETTINGS) -> dict[str, Any]:
     """
     path = folder / name
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder: name that of a downloaded model")
+        raise InputError(f"{folder} is no folder: {_advise(folder)}")
     if not path.is_file():
+        refuse_others(folder)
         raise InputError(
             f"{folder} has no {name}: name the folder that save_pretrained wrote or"
             " that was downloaded from the Hub"
@@ -67,6 +71,44 @@ def read_settings(folder: Path, name: str = SETTINGS) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold an object of JSON; {_CUT}")
     return found
+
+
+def _advise(folder: Path) -> str:
+    """Return the cure where a model's folder is missing."""
+    if folder.suffix == ".gguf":
+        return _QUANTISED
+    if folder.is_file():
+        return f"name the one that the file is in: {folder.parent}"
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(folder)) and not folder.parent.exists():
+        return (
+            f"fetch it first: hf download {folder} --local-dir=FOLDER, then jaxformer"
+            " import FOLDER"
+        )
+    return "name that of a downloaded model"
+
+
+def refuse_others(folder: Path, settings: Mapping[str, Any] | None = None) -> None:
+    """Refuse what is no model of transformers, by what it is.
+
+    Args:
+        folder: whose settings are missing, or have no ``model_type``.
+        settings: of ``config.json``, if there is one.
+
+    Raises:
+        InputError: a run, or a folder of CTranslate2, PEFT or llama.cpp.
+    """
+    if {"model", "data", "training"} <= (settings or {}).keys():
+        kind, cure = "the directory of a run", f"use it by --workdir={folder}"
+    elif (folder / "adapter_config.json").is_file():
+        kind = "adapters of PEFT without their model"
+        cure = "merge them by PEFT's merge_and_unload, and save the whole model"
+    elif any(folder.glob("*.gguf")):
+        kind, cure = "a model in GGUF", _QUANTISED
+    elif (folder / "model.bin").is_file():
+        kind, cure = "a model of CTranslate2", "import the one that it was made from"
+    else:
+        return
+    raise InputError(f"{folder} is {kind}: {cure}")
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:

@@ -66,6 +66,8 @@ def read(folder: str | Path) -> Imported:
     """
     folder = Path(folder)
     settings, generation = files.read_settings(folder), None
+    if settings.get("model_type") is None:
+        files.refuse_others(folder, settings)
     if (folder / files.GENERATION).exists():
         generation = files.read_settings(folder, files.GENERATION)
     if str(settings.get("model_type")) in KINDS:
