@@ -8,7 +8,7 @@ output layer of it.
 
 The cells are Flax's, whose GRU applies the reset gate to U h, as cuDNN's and PyTorch's,
 where Cho et al. 2014 apply it to h. Recurrent matrices begin orthogonal, other kernels
-Glorot-uniform, biases 0. States are float32.
+Glorot-uniform, biases 0. States are float32 arrays [N, D].
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ WHOLE = "OPUS-MT", "nllb-200", "bart-large-cnn"
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_search_is_that_of_transformers(tmp_path, case):
-    """All hypotheses, of 96 sentences for a model of each kind."""
+    """All hypotheses, of 200 sentences for a model of each kind."""
     name, search = CASES[case]
     if search.get("bad_words_ids") == "padding":
         tokenizer, _ = make(tmp_path / "tokenizer", name)
@@ -83,7 +83,7 @@ def test_the_search_is_that_of_transformers(tmp_path, case):
     assert not ignored
     translator = Translator.load(run)
     texts = [text for text in tokenizer_folders.sentences() if len(text) < 50]
-    texts = texts[: 96 if case in WHOLE else 32]
+    texts = texts[: 200 if case in WHOLE else 48]
     beam_size = translator.decoding.beam_size
     lengths = compare(translator, theirs, model, name, texts, beam_size)
     assert len(lengths) > 2
