@@ -248,6 +248,7 @@ def test_only_runs_whose_input_names_its_language_take_it():
             "the model has 100 languages: name one by --from, such as",
         ),
         (("en", None), None, "the model has 100 languages: name one by --to, such as"),
+        ((None, None), None, "name them by --from and --to, such as af, am"),
         (("en", "de"), "model.safetensors", "has no model.safetensors"),
         (("en", "de"), "sentencepiece.bpe.model", "has no sentencepiece.bpe.model"),
     ],

@@ -207,6 +207,7 @@ def _choose_languages(
     ]
     of_search = [code for own in forced for code, id_ in known.items() if id_ == own]
     needed = template.has_source, template.has_target
+    both = needed == (True, True) and asked == (None, None)
     own = (
         (tokenizer.get("src_lang"), tokenizer.get("source_lang"), "source"),
         (
@@ -227,8 +228,9 @@ def _choose_languages(
             ]
             if not usable:
                 raise InputError(
-                    f"the model has {len(known)} languages: name one by --{flag}, such"
-                    f" as {', '.join(list(known)[:5])}"
+                    f"the model has {len(known)} languages: name"
+                    f" {'them by --from and --to' if both else f'one by --{flag}'},"
+                    f" such as {', '.join(list(known)[:5])}"
                 )
             code = usable[0]
         code = name_language(code, vocabularies)
