@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -21,6 +21,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.cli import config_file
@@ -287,6 +288,14 @@ def reversal_run(path: Path) -> None:
     run = "--config=configs/reverse.py", f"--workdir={path}"
     done = command("train", *run, *options)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def slow_but(quick: Collection[str], names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters of a test that is slow but for the quick ones."""
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
 
 
 def copy(run: Path, path: Path) -> Path:

@@ -331,7 +331,10 @@ def test_a_program_translates_without_jaxformer(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", [name for name in FAMILIES if "JSON" not in name])
+@pytest.mark.parametrize(
+    "name",
+    runs.slow_but(["NLLB"], [name for name in FAMILIES if "JSON" not in name]),
+)
 def test_a_program_of_each_family_translates_without_jaxformer(tmp_path, name):
     """With its first input, languages and positions, without banned and unknown
     tokens, and with an end at the limit. It is for CPUs, GPUs and TPUs.

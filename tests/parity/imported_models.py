@@ -93,6 +93,9 @@ FAMILIES = {
         (None, None),
     ),
 }
+WAYS = runs.slow_but(["marian of languages", "nllb", "mbart"], FAMILIES)
+"""The families as parameters: one of each way to begin a target is quick."""
+
 LONGEST = 24
 OFTEN = {"marian": 6.0, "marian of languages": 5.0, "nllb": 4.0}
 OFTEN |= {"bart": 4.0, "bart of a free first token": 4.0}

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import tokenizer_folders
-from parity.imported_models import FAMILIES, imported_case, torch, transformers
+from parity.imported_models import FAMILIES, WAYS, imported_case, torch, transformers
 from safetensors.numpy import load_file
 
 import runs
@@ -36,7 +36,7 @@ TEXTS = [text for text in tokenizer_folders.sentences() if len(text) < 60][:16]
 LIMIT = 30
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=WAYS)
 def case(request):
     return imported_case(request.param)
 

@@ -50,14 +50,6 @@ SETTINGS = {
 }
 
 
-def families(quick):
-    """Return the families; all but one, whose training is quick, are slow tests."""
-    return [
-        name if name == quick else pytest.param(name, marks=pytest.mark.slow)
-        for name in list(FAMILIES)[:7]
-    ]
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Write a few pairs; return the setting that names them."""
@@ -103,7 +95,7 @@ def draw_pair(translator):
     return [pad(rows, 3, max(map(len, rows)), pad_id) for rows in sides]
 
 
-@pytest.mark.parametrize("name", families("nllb"))
+@pytest.mark.parametrize("name", runs.slow_but(["nllb"], list(FAMILIES)[:7]))
 def test_a_run_that_is_trained_in_part(corpus, tmp_path, name):
     """The loss falls, frozen parameters stay bit for bit, and the logits of the folder
     for transformers are those of the run. Another vocabulary is refused.
@@ -162,7 +154,7 @@ def adapt(model, factors, scale):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", families("marian"))
+@pytest.mark.parametrize("name", runs.slow_but(["marian"], list(FAMILIES)[:7]))
 def test_adapters_are_merged_in_every_export(corpus, tmp_path, name):
     """The loss falls; for transformers, CTranslate2 and as a program the run has the
     numbers of the base with adapters next to its layers, and so has an average.

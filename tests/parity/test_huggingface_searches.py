@@ -22,6 +22,7 @@ from parity.translation_models import (
     transformers,
 )
 
+import runs
 from jaxformer import Transformer
 from jaxformer.interop.huggingface.seq2seq import from_model
 from jaxformer.models import empty_cache
@@ -105,7 +106,7 @@ def padded(tokens, pad):
     return np.pad(tokens, ((0, 0), (0, LONGEST - tokens.shape[1])), constant_values=pad)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=runs.slow_but(["mbart"], FAMILIES))
 def ending(request):
     """A model that ends its sentences, sources, and the imported model."""
     with one_thread():

@@ -15,6 +15,7 @@ from interop import folders
 from interop.test_imported_settings import UNREAD
 from parity.imported_models import FAMILIES, compare, make, torch, transformers
 
+import runs
 from jaxformer.data.frame import Frame
 from jaxformer.interop.huggingface import generation
 from jaxformer.interop.huggingface.run import import_run
@@ -67,7 +68,7 @@ CASES = {
 WHOLE = "OPUS-MT", "nllb-200", "bart-large-cnn"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", runs.slow_but(["mbart-large-50", "bans"], CASES))
 def test_the_search_is_that_of_transformers(tmp_path, case):
     """All hypotheses, of 200 sentences for a model of each kind."""
     name, search = CASES[case]

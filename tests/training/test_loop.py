@@ -309,6 +309,7 @@ def test_bad_steps(train, tmp_path, straight, on_step, capfd):
     assert_trees_equal(read_checkpoint(run, 12), read_checkpoint(straight, 12))
 
 
+@pytest.mark.slow
 def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     """Lost steps are no bad steps, the scale is in the log, a batch counts twice in the
     work of a step, and the trace is where the line says.
