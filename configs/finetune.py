@@ -35,6 +35,11 @@ def get_config(run=None):
 
     for name in config.model:
         config.model[name] = getattr(known.model, name)
+    if not known.model.num_decoder_layers:
+        # For a new head of words, as BERT has it; no other head reads it.
+        config.model.output_bias |= known.model.head not in ("words", "words_and_next")
+        if config.model.head in ("none", "pooled"):
+            config.model.head = "words"
     for name in _OF_THE_VOCABULARY:
         config.data[name] = getattr(known.data, name)
     for name, value in dataclasses.asdict(known.decoding).items():

@@ -27,7 +27,7 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or continue a run that was interrupted",
-    "import": "make a run of a translation model of Hugging Face's transformers",
+    "import": "make a run of a model of Hugging Face's transformers",
     "export": "write a run for transformers, CTranslate2, Argos Translate or JAX only",
     "average": "average checkpoints of a run",
     "shortlist": (

@@ -21,8 +21,9 @@ from jaxformer.typing import Array, Bool, Float, Int
 
 
 class OneStack(nn.Module):
-    """A model of one stack of layers; :class:`~jaxformer.models.LanguageModel` and
-    :class:`~jaxformer.models.TextEncoder` are the two.
+    """A model of one stack of layers:
+    :class:`~jaxformer.models.language_model.LanguageModel` or
+    :class:`~jaxformer.models.encoder.TextEncoder`.
 
     The stack is ``encoder`` or ``decoder`` in the tree. Its layers are those of an
     encoder: attention to themselves, then feed-forward.

@@ -212,7 +212,8 @@ def test_regression_says_so(tmp_path):
             "bert",
             "ForMaskedLM",
             {"architectures": ["BertForQuestionAnswering"]},
-            "the model lacks the tensor qa_outputs.weight",
+            "lacks the tensor qa_outputs.weight, the head of its class: give the"
+            " tensors of the whole model, or name BertModel in architectures of config",
         ),
     ],
 )
@@ -300,7 +301,8 @@ def finetune(run, kind, name, objective, head, **training):
 
 def test_another_objective_draws_its_head(tmp_path, capsys):
     """A classifier begins with an imported encoder: its head is newly drawn, and the
-    log and the checkpoint say so; all else is what the file has.
+    log and the checkpoint say so; all else is what the file has. It is exported, though
+    the run that it began with had a bias of words.
     """
     run = import_folder(tmp_path, "bert", "ForMaskedLM")
     names = write_data(tmp_path)
@@ -319,6 +321,36 @@ def test_another_objective_draws_its_head(tmp_path, capsys):
     assert params["encoder"].keys() == given["encoder"].keys()
     for part in ("embedding", "positions", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, params[part], given[part])
+    arguments = f"--workdir={tmp_path / 'mine'}", f"--out={tmp_path / 'out'}"
+    assert main(["export", *arguments, "--format=huggingface"]) == 0
+    settings = json.loads((tmp_path / "out" / "config.json").read_bytes())
+    assert settings["architectures"] == ["BertForSequenceClassification"]
+
+
+def test_an_encoder_is_trained_on_with_a_head_of_words(tmp_path):
+    """That of BERT, with its bias: newly drawn, and known to transformers."""
+    run = import_folder(tmp_path, "bert", "Model")
+    values = config_file.read(f"finetune:{run}", [])
+    values["data"] |= dict.fromkeys(("train", "valid", "test"), "text:a")
+    config = configuration.parse(values)
+    assert config.training.objective == "masked"
+    model = configuration.load(run / "config.json").model
+    model = dataclasses.replace(
+        model, head=config.model.head, output_bias=config.model.output_bias
+    )
+    assert conversion.differences(model, "bert") == {}
+    make_objective(model, config.training)
+    hash_ = Vocabularies.load(run / "vocabulary").hash
+    found = load_initial(config.training, hash_, abstract_parameters(model), None)
+    assert {*found.drawn} == {"word_transform", "logits"}
+
+
+def test_only_settings_that_change_a_search_are_named(tmp_path):
+    given = make_folder(tmp_path / "given", "gpt2", "LMHeadModel")
+    search = {"use_cache": True, "output_attentions": False, "max_length": 9}
+    (given / "generation_config.json").write_text(json.dumps(search))
+    _, ignored = import_run(given, tmp_path / "run")
+    assert ignored == ["max_length=9"]
 
 
 def test_a_head_that_fits_is_kept(tmp_path):

@@ -17,6 +17,7 @@ from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 from jaxformer.interop.huggingface import files, one_stack, tokenizer_files
+from jaxformer.interop.huggingface.generation import WITHOUT_EFFECT
 from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.interop.huggingface.one_stack_settings import (
     differences,
@@ -92,7 +93,7 @@ def describe(
     evaluation = EvaluationConfig(max_sentences=0, best_metric="loss")
     config = RunConfig(model, data, training, DecodingConfig(), evaluation)
     template = _TEMPLATES[settings["model_type"]]
-    known = {*_IDS, "transformers_version", "_from_model_config"}
+    known = {*_IDS, "_from_model_config", *WITHOUT_EFFECT}
     search = imported.generation or {}
     ignored = [f"{key}={search[key]!r}" for key in search if key not in known]
     return config, Vocabularies(text, labels, template), ignored

@@ -186,6 +186,9 @@ def find_head(kind: Kind, settings: Mapping[str, Any], names: frozenset[str]) ->
     """Return the head that the tensors belong to.
 
     A file may have more than its class needs, such as a pooler in a tagger.
+
+    Raises:
+        InputError: the class has a classifier and the file has none.
     """
 
     def has(part: str) -> bool:
@@ -195,6 +198,15 @@ def find_head(kind: Kind, settings: Mapping[str, Any], names: frozenset[str]) ->
     named = str(settings.get("architectures"))
     for head in ("classification", "tagging", "span"):
         if HEADS[head] in named:
+            part = "span" if head == "span" else "classifier"
+            place = "classifier" if head == "tagging" else kind.heads.get(part)
+            if place and not any(name.startswith(f"{place}.") for name in names):
+                raise InputError(
+                    f"the model lacks the tensor {place}.weight, the head of its class:"
+                    " give the tensors of the whole model, or name"
+                    f" {kind.name}Model in architectures of config.json and train the"
+                    f" run with model.head={head}, which is then newly drawn"
+                )
             return head
     if has("next_text") and has("pooler"):
         return "words_and_next"
@@ -255,7 +267,7 @@ def differences(config: TransformerConfig, name: str) -> dict[str, Any]:
     free = {"pad_id", "bos_id", "eos_id", "mask_id"}
     free |= {"activation_dropout_rate", "scale_positions"}  # nothing reads it there
     if config.head not in ("words", "words_and_next"):
-        free |= {"head_activation"}
+        free |= {"head_activation", "output_bias"}  # of logits of words
     width = config.d_model // config.num_heads
     free |= {each for each in ("d_k", "d_v") if getattr(config, each) == width}
     return {
