@@ -147,18 +147,35 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_decoding(parser: argparse.ArgumentParser) -> None:
+_OF_SOURCES = {
+    *("coverage_penalty", "min_length_ratio", "max_target_length"),
+    *("max_length_ratio", "max_extra_length", "tokens_per_batch"),
+}
+"""Keys of the section ``decoding`` that a text which is continued does not have."""
+
+
+def add_decoding(parser: argparse.ArgumentParser, *, source: bool = True) -> None:
     """Declare a flag for each key of the section ``decoding`` that has a help text; the
     defaults are those of the run.
+
+    Args:
+        parser: of a command.
+        source: whether the model has one; without, keys of sources are left out.
     """
     for field in _flags():
+        text = field.metadata["help"]
+        if not source:
+            if field.name in _OF_SOURCES:
+                continue
+            text = text.replace("translation", "continuation")
+            text = text.replace("sentences", "prompts")
         if field.type == "bool":
             kind: dict[str, Any] = {"action": "store_const", "const": True}
         else:
             types = {"int": int, "float": float}
             kind = {"type": types.get(str(field.type).split(" ")[0], str)}
             kind["metavar"] = field.metadata["flag"]
-        parser.add_argument(f"--{field.name}", help=field.metadata["help"], **kind)
+        parser.add_argument(f"--{field.name}", help=text, **kind)
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
@@ -184,8 +201,9 @@ def _flags() -> list[dataclasses.Field[Any]]:
 
 def asked_search(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of the section ``decoding`` that the command line sets."""
-    asked = {field.name: getattr(options, field.name) for field in _flags()}
-    asked["long_sources"] = "split" if vars(options).get("split_long") else None
+    given = vars(options)
+    asked = {field.name: given.get(field.name) for field in _flags()}
+    asked["long_sources"] = "split" if given.get("split_long") else None
     return {name: value for name, value in asked.items() if value is not None}
 
 

@@ -42,7 +42,7 @@ prompt and its continuations. In --stop, \\n is the end of a line.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_checkpoint(parser)
-    add_decoding(parser)
+    add_decoding(parser, source=False)
     add_output(parser)
     parser.add_argument("prompt", nargs="?", help="a text to continue")
     add_options(

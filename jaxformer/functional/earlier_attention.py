@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from jaxformer.errors import InputError
 from jaxformer.functional.attention import masked_softmax
 from jaxformer.functional.kernels import einsum, wide_dtype
 from jaxformer.functional.layers import linear
@@ -104,12 +105,23 @@ def attend_by_scores(
     Args:
         scores: of any of the functions above.
         memory: what is mixed.
-        mask: True = may attend.
+        mask: True = may attend; axes of size 1 broadcast. One of padding is [B, 1, S].
 
     Returns:
         The contexts in the dtype of ``memory``, and the weights in float32 (float64 for
         float64 inputs).
+
+    Raises:
+        InputError: a mask of numbers, or one that does not fit the scores.
     """
+    if mask is not None and (
+        mask.ndim != 3
+        or any(a not in (1, b) for a, b in zip(mask.shape, scores.shape, strict=True))
+    ):
+        raise InputError(
+            "a mask has the three axes [B, T, S], 1 where nothing varies: with scores"
+            f" of shape {scores.shape} not the shape {mask.shape}"
+        )
     weights = masked_softmax(scores, mask)
     context = einsum("BTS,BSE->BTE", weights.astype(memory.dtype), memory)
     return context.astype(memory.dtype), weights

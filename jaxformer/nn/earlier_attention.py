@@ -39,6 +39,15 @@ class EarlierAttention(nn.Module):
     ) -> tuple[Float[Array, "B T E"], Float[Array, "B T S"]]:
         """Attend from queries, such as the states of a decoder, to a memory; return the
         contexts and the weights.
+
+        Args:
+            query: the states.
+            memory: what they attend to.
+            mask: True = may attend; axes of size 1 broadcast. One of padding is
+                [B, 1, S].
+
+        Raises:
+            InputError: a mask of numbers, or one that does not fit.
         """
         if self.kind not in KINDS:
             raise InputError(

@@ -301,7 +301,9 @@ def _section(kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:
 def _refuse_unknown(prefix: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
-            (near,) = difflib.get_close_matches(name, [*known], n=1, cutoff=0.0)
+            known = [*known]  # first those with the same word: heads is num_heads
+            alike = [key for key in known if name in key.split("_")] or known
+            (near,) = difflib.get_close_matches(name, alike, n=1, cutoff=0.0)
             raise InputError(
                 f"there is no configuration key {prefix}{name}; did you mean"
                 f" {prefix}{near}?"

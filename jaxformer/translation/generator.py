@@ -222,8 +222,18 @@ class Generator:
         if isinstance(stop, str) or not all(stop):
             raise InputError(f"stop must be a list of texts that are not empty: {stop}")
         own = decoding or self.decoding
-        limit = min(most, self._config.max_length)
-        return dataclasses.replace(own, max_extra_length=limit, max_target_length=None)
+        if own.coverage_penalty:
+            raise InputError(
+                "decoding.coverage_penalty counts attention to a source, which a"
+                f" language model has not: set it to 0, not {own.coverage_penalty:g}"
+            )
+        return dataclasses.replace(
+            own,
+            max_extra_length=min(most, self._config.max_length),
+            max_target_length=None,
+            max_length_ratio=None,
+            min_length_ratio=0.0,
+        )
 
     def _encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Encode prompts; an empty one is the first input of a text."""

@@ -138,3 +138,13 @@ def test_commands_of_other_runs(call, made, tmp_path):
         assert "training.objective=" in call("translate", directory, stdin=b"a\n").error
         assert "training.objective=" in call("generate", directory, "a").error
     assert "predict is for" in call("predict", f"--workdir={made('text')}").error
+
+
+@pytest.mark.parametrize("option", ["max_target_length", "coverage_penalty"])
+def test_a_prompt_has_no_options_of_a_source(call, option):
+    found = call("generate", "--workdir=run", f"--{option}=3", "a")
+    assert found.code == 2
+    assert option in found.err
+    shown = call("generate", "--help").out.decode()
+    assert "--min_length" in shown
+    assert not any(each in shown for each in (option, "source", "translation"))

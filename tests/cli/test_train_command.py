@@ -63,6 +63,7 @@ def test_overrides():
         ("training.stepz=3", "did you mean training.steps?"),
         ("trainin.steps=3", "no configuration key trainin; did you mean training?"),
         ("steps=3", "there is no configuration key steps; did you mean"),
+        ("model.heads=3", "key model.heads; did you mean model.num_heads?"),
         ("training=3", "there is no configuration key training."),
         ("training.steps=1.5", "training.steps must be of type int"),
         ("data.source_eos=maybe", "data.source_eos must be of type bool"),

@@ -73,6 +73,14 @@ def test_scores_are_those_of_the_papers(kind):
     assert (np.asarray(weights)[1, :, 4:] == 0).all()
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(2, 7), (2, 1, 1, 7), (3, 1, 7), (2, 2, 7)])
+def test_a_mask_of_another_shape_is_refused(shape):
+    """A mask of padding without its axis T would be taken for one of [T, S]."""
+    with pytest.raises(InputError, match=r"three axes \[B, T, S\]"):
+        F.attend_by_scores(jnp.zeros((2, 3, 7)), MEMORY, jnp.ones(shape, bool))
+
+
 def test_a_memory_is_projected_once_for_many_steps():
     """The scores of one state are those of all; concat is additive, cut in two."""
     params = draw("additive")

@@ -138,11 +138,21 @@ def test_a_continuation_ends_with_the_positions(made):
         ({"stop": "x"}, "stop must be a list"),
         ({"stop": [""]}, "not empty"),
         ({"n_best": 2}, "n_best must be from 1 to 1"),
+        ({"decoding": DecodingConfig(coverage_penalty=0.5)}, "a language model has no"),
     ],
 )
 def test_wrong_options_are_refused(made, options, message):
     with pytest.raises(InputError, match=message):
         made[0].generate(["the"], **options)
+
+
+def test_lengths_of_sources_are_those_of_no_prompt(made):
+    """A run may have them, such as one that began as a translation model."""
+    decoding = DecodingConfig(
+        beam_size=1, max_target_length=1, max_length_ratio=1e-3, min_length_ratio=9
+    )
+    prompts = {"prompts": PROMPTS, "most": 5}
+    assert made[0].generate(**prompts, decoding=decoding) == made[0].generate(**prompts)
 
 
 def test_a_stream_has_no_beam_and_a_translator_no_continuations(made):
