@@ -142,7 +142,7 @@ class DataConfig(Cleaning):
     stride: int | None = key(None, least=1, most=2**20, changes="tokens")
     # Mask whole words, all pieces of each (Devlin et al. 2019, models of May 2019), not
     # single pieces. Words are what blanks separate, or what WordPiece begins anew.
-    # Evaluation masks pieces.
+    # Validation and evaluation mask pieces.
     whole_words: bool = key(False)
     # Most token slots on EACH side of a batch, padding included, all devices together.
     # The paper: about 25,000.

@@ -29,15 +29,14 @@ from jaxformer.evaluation import labels
 from jaxformer.evaluation.encoder_logits import find_logits, share_rows, softmax
 from jaxformer.evaluation.predictor import Prediction, Predictor
 from jaxformer.evaluation.text_scores import perplexity_in_windows
-from jaxformer.models.config import TransformerConfig
 from jaxformer.models.encoder import TextEncoder
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import fingerprint
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.objectives import Batch, Masks, draw_masks, make_objective
+from jaxformer.training.objectives import Batch, draw_masks_by_row, make_objective
 from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.translator import Translator
-from jaxformer.typing import Array, Float, Int, PyTree
+from jaxformer.typing import Array, Float, PyTree
 
 Found = tuple[dict[str, Any], list[str] | None]
 """Scores, and the predictions where there are such."""
@@ -251,7 +250,8 @@ def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, A
 
     Returns:
         ``loss`` in nats a masked word, ``perplexity``, ``accuracy``, how many ``words``
-        were masked, and the ``mask_rate``.
+        were masked, and the ``mask_rate``, with ``mask_unit``: pieces are masked
+        also where training masks whole words.
 
     Raises:
         InputError: no text has a word.
@@ -267,7 +267,7 @@ def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, A
         # Masks are drawn in rows of one width: the draw depends on it.
         whole = pad([rows[i] for i in indices], count, limit, model.pad_id)
         numbers = np.array([*indices, *[0] * (count - len(indices))])
-        masks = _draw(model, rate, whole, numbers)
+        masks = _draw(whole, numbers, model, rate)
         kept = math.ceil(rate * width)
         batch = {
             "target": whole[:, :width],
@@ -286,21 +286,11 @@ def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, A
         "accuracy": round(correct / words, 6),
         "words": int(words),
         "mask_rate": rate,
+        "mask_unit": "piece",
     }
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _draw(
-    model: TransformerConfig,
-    rate: float,
-    tokens: Int[Array, "B T"],
-    numbers: Int[Array, " B"],
-) -> Masks:
-    def one(row: Int[Array, " T"], number: Int[Array, ""]) -> Masks:
-        key = jax.random.fold_in(jax.random.key(0), number)
-        return Masks(*(each[0] for each in draw_masks(row[None], key, model, rate)))
-
-    return jax.vmap(one)(tokens, numbers)
+_draw = jax.jit(draw_masks_by_row, static_argnums=(2, 3))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4))

@@ -17,7 +17,7 @@ from jaxformer.data.config import DataConfig
 from jaxformer.errors import InputError, check_keys, key, require
 from jaxformer.files import parse_json, write_whole
 from jaxformer.models.config import TransformerConfig
-from jaxformer.runs.training import TrainingConfig
+from jaxformer.runs.training import WITHOUT_TERMS, TrainingConfig
 from jaxformer.search.config import MOST_BEAM, DecodingConfig
 
 BEST_METRICS = ("bleu", "chrf", "f1", "loss", "accuracy")
@@ -252,8 +252,10 @@ def load(path: Path) -> RunConfig:
         raise InputError(
             f"{path} is not a configuration: it must be an object of sections"
         )
-    # Earlier versions had this key.
-    record.get("training", {}).pop("stall_seconds", None)
+    # Earlier versions had this key, and took terms that an objective does not have.
+    training = record.get("training", {})
+    training.pop("stall_seconds", None)
+    training |= dict.fromkeys(WITHOUT_TERMS.get(str(training.get("objective")), ()), 0)
     try:
         return parse(record)
     except InputError as error:

@@ -64,7 +64,7 @@ def complete_config(
 
     Raises:
         InputError: the two sides have different ids of padding, masked words have no
-            mask, or the model does not allow these vocabularies.
+            mask, there is one label, or the model does not allow these vocabularies.
     """
     source, target = vocabularies.source, vocabularies.target
     labels = vocabularies.labels
@@ -92,6 +92,11 @@ def complete_config(
             "the vocabulary has no piece <mask>, which"
             f" training.objective={config.training.objective} needs: train it with"
             f" data.kind={config.data.kind}, or begin with a run that has it"
+        )
+    if config.data.kind in ("labelled", "tagged") and target.size < 2:
+        raise InputError(
+            f"training.objective={config.training.objective} needs two labels or more,"
+            f" not {target.size}: name them by data.labels"
         )
     model = dataclasses.replace(
         config.model,

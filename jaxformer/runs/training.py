@@ -18,6 +18,14 @@ ENGINES = ("auto", "jit", "pmap", "mesh")
 INITIALIZERS = ("glorot", "normal", "normal_residual")
 ON_FAILED_SAVE = ("stop", "continue")
 
+WITHOUT_TERMS = {
+    "regression": ("label_smoothing", "z_loss", "r_drop"),
+    "span": ("label_smoothing",),
+}
+"""Terms of the loss that an objective does not have: a number has no distribution, and
+the positions of a span include padding, which must get no probability.
+"""
+
 MOST_COUNTED, MOST_MEASURED = 10**9, 1e30
 """Greatest counts and measures: 32-bit integers and floats hold them."""
 
@@ -91,7 +99,7 @@ class TrainingConfig:
 
     # Probability that label smoothing takes from the true token (section 5.4), and the
     # tokens that share it: others (the V - 1 other tokens, tensor2tensor) or all (all V
-    # tokens, Szegedy et al. 2016).
+    # tokens, Szegedy et al. 2016). regression and span need 0.
     label_smoothing: float = key(0.1, least=0, below=1)
     smoothing_convention: str = key("others", choices=SMOOTHING_CONVENTIONS)
     # Weight of the squared logarithm of the softmax's denominator, a token (Chowdhery
@@ -190,6 +198,12 @@ class TrainingConfig:
                 "training.initial_optimizer=True needs training.initial_run: name the"
                 " run to start from"
             )
+        for name in WITHOUT_TERMS.get(self.objective, ()):
+            if getattr(self, name):
+                raise InputError(
+                    f"training.{name}={getattr(self, name)} is not for"
+                    f" training.objective={self.objective}: set training.{name}=0"
+                )
         self._check_lora()
 
     def _check_lora(self) -> None:

@@ -28,6 +28,9 @@ padding weighs nothing.
 With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see
 :class:`jaxformer.Transformer`. Text of one side is ``target`` alone. Labels are
 ``target`` [B, 1], tags [B, S], the first and last position of spans [B, 2].
+
+Where words are masked, ``continues`` [B, T] is an argument of :func:`draw_masks`, and
+``row`` [B, 1], which only validation has, one of :func:`draw_masks_by_row`.
 """
 
 
@@ -118,8 +121,12 @@ def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
     side = "source" if config.objective == "masked_and_next" else "target"
 
     def prepare(batch: Batch, key: Key) -> Batch:
-        given = batch[side], key, model, config.mask_rate
-        masks = draw_masks(*given, batch.get("continues"))
+        given, rate = batch[side], config.mask_rate
+        if "row" in batch:
+            rows = jnp.asarray(batch["row"])[:, 0]
+            masks = draw_masks_by_row(given, rows, model, rate)
+        else:
+            masks = draw_masks(given, key, model, rate, batch.get("continues"))
         return {**batch, **masks._asdict()}
 
     def targets(batch: Batch) -> tuple[Array, Array]:
@@ -228,6 +235,30 @@ def draw_masks(
     rows = jnp.arange(len(tokens))[:, None]
     masked = tokens.at[rows, places].set(jnp.where(counts, new, words))
     return Masks(masked, places, counts.astype(jnp.int32))
+
+
+def draw_masks_by_row(
+    tokens: Int[Array | np.ndarray, "B T"],
+    rows: Int[Array | np.ndarray, " B"],
+    model: TransformerConfig,
+    rate: float,
+) -> Masks:
+    """Choose words as :func:`draw_masks` does, with a key for each row: equal text has
+    the same masks in every run, and on any number of devices. Pieces are masked, not
+    whole words.
+
+    Args:
+        tokens: a batch, padded.
+        rows: number of each row in its data set.
+        model: as of :func:`draw_masks`.
+        rate: share of the words.
+    """
+
+    def draw(text: Int[Array, " T"], row: Int[Array, ""]) -> Masks:
+        key = jax.random.fold_in(jax.random.key(0), row)
+        return Masks(*(each[0] for each in draw_masks(text[None], key, model, rate)))
+
+    return jax.vmap(draw)(jnp.asarray(tokens), jnp.asarray(rows))
 
 
 def _find_words(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxformer import bucket
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, cover, plan_buckets
@@ -257,7 +259,7 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     most one more.
 
     Packed training has one shape, for rows of several pairs: then validation has shapes
-    of its own.
+    of its own. Where words are masked, ``row`` has the number of each row.
 
     Raises:
         InputError: a sentence is longer than the model has positions for.
@@ -279,7 +281,13 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     else:
         count = config.data.num_buckets
         buckets = plan_buckets(*lengths, num_buckets=count, **options)
-    return [batch for batch, _ in evaluation_batches(encoded, buckets)]
+    batches = evaluation_batches(encoded, buckets)
+    if not config.training.masks:
+        return [batch for batch, _ in batches]
+    return [
+        {**batch, "row": np.resize(numbers, (len(batch["target"]), 1)).astype(np.int32)}
+        for batch, numbers in batches
+    ]
 
 
 def _encode_validation(run: Run) -> Encoded:

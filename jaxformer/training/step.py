@@ -77,8 +77,10 @@ def make_train_step(
     number: with an axis name, sums and counts are added over the axis before the one
     division, so that a device with fewer tokens weighs less and one with only padding
     weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token
-    leaves loss and gradient 0. Dropout masks depend on the device and on the part: only
-    without dropout are updates equal, up to rounding, however a batch is divided.
+    leaves loss and gradient 0. Dropout depends on the device and on the part. With an
+    axis name the masked words of ``masked`` and ``masked_and_next`` depend on the
+    device too. Without both, updates are equal, up to rounding, however a batch is
+    divided.
 
     A step whose loss or gradient is not finite changes nothing but ``state.step``.
 
@@ -181,7 +183,8 @@ def make_eval_step(
 ) -> EvalStep:
     """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``,
     ``correct`` and ``tokens``, and with a second term of ``next_nll``,
-    ``next_accuracy`` and ``texts``.
+    ``next_accuracy`` and ``texts``. A batch with ``row`` has the same masked words
+    however it is divided.
     """
     config = dataclasses.replace(config, z_loss=0.0, r_drop=0.0)
     objective = make_objective(model.config, config)

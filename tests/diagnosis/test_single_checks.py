@@ -56,6 +56,14 @@ def test_the_tokenizer_goes_with_the_language(language, scores, said):
     assert results.check_signature(Seen(config=other, record=record)) == found
 
 
+@pytest.mark.parametrize("objective", ["regression", "span"])
+def test_no_smoothing_is_advised_that_would_be_refused(objective):
+    training = Seen(objective=objective, label_smoothing=0.0)
+    config = Seen(training=training, model=Seen(dropout_rate=0.1))
+    with pytest.raises(UnseenError, match="takes no label smoothing"):
+        recipe.check_regularization(Seen(config=config))
+
+
 @pytest.mark.parametrize(
     ("objective", "nll", "verdict"),
     [

@@ -125,6 +125,7 @@ def test_masks_do_not_depend_on_batches(made):
     small = dataclasses.replace(config.decoding, batch_size=4)
     predictor.config = dataclasses.replace(config, decoding=small)
     again = texts.score_encoder(predictor, pairs)[0]
+    assert again.pop("mask_unit") == found.pop("mask_unit") == "piece"
     assert again == pytest.approx(found, rel=1e-4)
     given = pairs, predictor.vocabularies, config.data
     real = encode_examples(*given).pairs.target_lengths - 2
@@ -135,7 +136,7 @@ def test_masks_do_not_depend_on_batches(made):
 
 SCORES = {
     "text": {"perplexity", "word_perplexity", "bits_per_byte", "window", "stride"},
-    "masked": {"loss", "perplexity", "accuracy", "words"},
+    "masked": {"loss", "perplexity", "accuracy", "words", "mask_unit"},
     "documents": {"loss", "accuracy", "next_accuracy", "next_loss", "pairs"},
     "labelled": {"accuracy", "macro_f1", "matthews"},
     "scored": {"pearson", "spearman", "mean_squared_error"},

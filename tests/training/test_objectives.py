@@ -324,6 +324,29 @@ def test_two_terms_are_divided_by_their_own_counts():
     np.testing.assert_allclose(sums["loss"] / sums["tokens"], sum(words), rtol=1e-5)
 
 
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_validation_on_two_devices_is_that_of_one():
+    """The same masks, and the mean of both terms over both devices: the first has 3
+    masked words a text and the second 2.5.
+    """
+    model, config, params = make("masked_and_next", mask_rate=0.5)
+    batch = {
+        name: np.pad(rows, ((0, 2), (0, 0)))
+        for name, rows in make_batch("masked_and_next").items()
+    }
+    batch["row"] = np.array([[5], [2], [90], [1], [0], [4], [0], [0]], np.int32)
+    one = jax.jit(make_eval_step(model, config))(params, batch)
+    step = make_eval_step(model, config, axis_name="devices")
+    both = jax.pmap(step, "devices", in_axes=(None, 0), out_axes=None)
+    halves = {name: rows.reshape(2, 4, -1) for name, rows in batch.items()}
+    two = both(params, halves)
+    assert one["tokens"] / one["texts"] == 17 / 6
+    for name, found in two.items():
+        np.testing.assert_allclose(found, one[name], rtol=1e-5)
+    mean = two["nll"] / two["tokens"] + two["next_nll"] / two["texts"]
+    np.testing.assert_allclose(two["loss"] / two["tokens"], mean, rtol=1e-5)
+
+
 def test_normal_parameters_have_their_deviation():
     """0.02, and those that write into the residual stream less; biases are 0."""
     config = TransformerConfig(

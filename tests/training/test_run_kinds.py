@@ -10,6 +10,8 @@ from kinds import OBJECTIVES, config_of_kind, run_config, write_data
 
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.store import Encoded
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
@@ -64,7 +66,9 @@ def test_a_run_of_each_kind(tmp_path, names, kind):
 
 @pytest.mark.parametrize("kind", ["masked", "documents"])
 def test_batches_say_which_pieces_continue_a_word(tmp_path, names, kind):
-    """Where whole words are masked; the step takes them, and validation does not."""
+    """Where whole words are masked; the step takes them, and validation does not, but
+    numbers its rows.
+    """
     run = open_run(config_of(names, kind, whole_words=True), tmp_path / "run")
     data = run.text.load(run.vocabularies, seed=0)
     batch, _ = next(data.batches())
@@ -73,7 +77,12 @@ def test_batches_say_which_pieces_continue_a_word(tmp_path, names, kind):
     pieces = run.vocabularies.source.pieces(side.ravel())
     begins = [piece.startswith("▁") for piece in pieces]
     assert (batch["continues"].ravel() == 1 - np.array(begins)).all()
-    assert "continues" not in validation_batches(run, data)[0]
+    valid = validation_batches(run, data)
+    assert "continues" not in valid[0]
+    texts = [each.get("source", each["target"]) for each in valid]
+    real = [(text != run.vocabularies.source.pad_id).any(axis=1) for text in texts]
+    rows = [batch["row"][own, 0] for batch, own in zip(valid, real, strict=True)]
+    assert sorted(np.concatenate(rows)) == [*range(len(data.store))]
     model = make_model(run.config.model)
     step = jax.jit(make_train_step(model, run.config.training))
     _, metrics = step(create_state(model, run.config.training), batch)
@@ -133,6 +142,15 @@ def test_masked_words_need_a_mask(tmp_path, names):
     text = open_run(config_of(names, "text"), tmp_path / "text")
     with pytest.raises(InputError, match="no piece <mask>"):
         complete_config(config_of(names, "masked"), text.vocabularies)
+
+
+@pytest.mark.parametrize("kind", ["labelled", "tagged"])
+def test_one_label_is_no_class(tmp_path, names, kind):
+    """It is refused before anything is written."""
+    run = open_run(config_of(names, kind), tmp_path / "run")
+    one = Vocabularies(run.vocabularies.source, LabelVocabulary.from_labels(["a"]))
+    with pytest.raises(InputError, match="needs two labels or more, not 1: name them"):
+        complete_config(run.config, one)
 
 
 def test_kinds_fit_objectives(names):

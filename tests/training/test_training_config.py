@@ -23,6 +23,8 @@ from jaxformer.runs.config import (
     save,
 )
 
+NUMBERS = {"training.objective": "regression", "training.label_smoothing": 0.0}
+
 
 def parse_little(**changes):
     changes = {key.replace("__", "."): value for key, value in changes.items()}
@@ -95,6 +97,22 @@ def test_what_is_wrong_is_said(key, value, message):
             {"training.schedule": "cosine", "training.cooldown_steps": 4},
             "training.schedule=cosine falls to 0 by itself",
         ),
+        (
+            {"training.objective": "span"},
+            r"label_smoothing=0.1 is not for training.objective=span: set training.lab",
+        ),
+        (
+            {"training.objective": "regression"},
+            r"label_smoothing=0.1 is not for training.objective=regression: set train",
+        ),
+        (
+            {**NUMBERS, "training.z_loss": 1e-4},
+            r"z_loss=0.0001 is not for .*: set training.z_loss=0$",
+        ),
+        (
+            {**NUMBERS, "training.r_drop": 5.0},
+            r"r_drop=5.0 is not for .*: set training.r_drop=0$",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(changes, message):
@@ -114,6 +132,20 @@ def test_saved_and_loaded(tmp_path):
         assert load(tmp_path / "config.json") == config
     assert type(config.training.learning_rate) is float
     assert json.loads((tmp_path / "config.json").read_text())["model"]["d_model"] == 16
+
+
+@pytest.mark.parametrize("objective", ["regression", "span"])
+def test_a_run_with_terms_that_are_now_refused(tmp_path, objective):
+    """Such as the default label smoothing: an earlier run is read without them."""
+    kind, head = ("scored", "classification"), ("spans", "span")
+    kind, head = kind if objective == "regression" else head
+    changes = {"training.objective": objective, "training.label_smoothing": 0.1}
+    changes |= {"model.num_decoder_layers": 0, "model.head": head, "data.kind": kind}
+    changes |= {"training.r_drop": 1.0} if objective == "regression" else {}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(nested({**LITTLE_RUN, **changes})))
+    training = load(file).training
+    assert (training.label_smoothing, training.z_loss, training.r_drop) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

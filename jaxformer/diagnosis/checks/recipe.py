@@ -17,7 +17,7 @@ from jaxformer.diagnosis.findings import Finding, Verdict, judge
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.tables import BASE, LEARNING_KEYS
 from jaxformer.runs.config import RunConfig
-from jaxformer.runs.training import TrainingConfig
+from jaxformer.runs.training import WITHOUT_TERMS, TrainingConfig
 from jaxformer.training.schedules import make_schedule
 
 _WIDTH, _BATCH = int(BASE["model.d_model"]), int(BASE["data.tokens_per_batch"])
@@ -140,6 +140,9 @@ def check_peak_rate(run: Evidence) -> Finding:
 
 def check_regularization(run: Evidence) -> Finding:
     """Check dropout and label smoothing."""
+    objective = run.config.training.objective
+    if "label_smoothing" in WITHOUT_TERMS.get(objective, ()):
+        raise UnseenError(f"training.objective={objective} takes no label smoothing")
     dropout = run.config.model.dropout_rate
     smoothing = run.config.training.label_smoothing
     strong = is_paper_sized(run.config) and max(dropout, smoothing) > 0.3
