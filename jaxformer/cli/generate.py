@@ -32,10 +32,12 @@ examples:
     --max_tokens=200 --stop="\\n\\n" "class Parser:"
   jaxformer generate --workdir=runs/language_model --input=prompts.txt --format=jsonl
 
-A prompt of the command line is continued at once, token by token, and printed after its
-prompt. Prompts of a file, one a line, or of standard input have one line of output
-each: the continuation as a JSON string, or with --format=jsonl an object with the
-prompt and its continuations. In --stop, \\n is the end of a line.
+A prompt of the command line is printed with its continuation: token by token, or with a
+beam when the search has ended. Prompts of a file, one a line, or of standard input have
+one line of output each: the continuation as a JSON string, or with --format=jsonl an
+object with the prompt and its continuations, of which those that ran out of tokens or
+positions have "finished": false. With --n_best or --output a prompt of the command line
+has such lines too. In --stop, \\n is the end of a line.
 """
 
 
@@ -75,11 +77,15 @@ def run(options: argparse.Namespace) -> None:
         "decoding": choose_search(options, generator.decoding),
     }
     decoding = asked["decoding"]
-    alone = decoding.sample or decoding.beam_size == 1
     plain = options.format == "text" and options.output is None
-    if options.prompt is not None and alone and plain and options.n_best == 1:
-        sys.stdout.write(options.prompt)
-        for part in generator.stream(options.prompt, **asked):
+    if options.prompt is not None and plain and options.n_best == 1:
+        sys.stdout.write(generator.shown(options.prompt))
+        if decoding.sample or decoding.beam_size == 1:
+            parts = generator.stream(options.prompt, **asked)
+        else:
+            (found,) = generator.generate([options.prompt], **asked)
+            parts = (own.text for own in found)
+        for part in parts:
             sys.stdout.write(part)
             sys.stdout.flush()
         sys.stdout.write("\n")

@@ -258,9 +258,12 @@ def check_length(
 
 
 def line_error(kind: str, number: int, fault: str) -> LineError:
-    """Return the error of a sentence, or of its prefixes or required phrases."""
+    """Return the error of a sentence, of its prefixes or required phrases, of a prompt
+    or of a text.
+    """
     side = f"{kind} " if kind in ("source", "target") else ""
-    message = f"{side}sentence {number} {fault}"
+    name = kind if kind in ("prompt", "text") else f"{side}sentence"
+    message = f"{name} {number} {fault}"
     return LineError(message, kind=kind, number=number, fault=fault)
 
 

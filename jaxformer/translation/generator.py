@@ -41,11 +41,13 @@ class Continuation(NamedTuple):
     """A continuation of a text.
 
     Attributes:
-        text: what is added to the prompt, up to the first stop string.
+        text: what is added to the prompt, as :meth:`Generator.shown`, up to the first
+            stop string.
         score: by which continuations are ranked.
         log_probability: of the tokens, also of those after a stop string, in nats.
         tokens: their number.
-        finished: whether it ended by itself: by the end of the text or a stop string.
+        finished: whether it ended by itself: by the end of the text or a stop string,
+            not because tokens or positions ran out.
     """
 
     text: str
@@ -106,7 +108,8 @@ class Generator:
         Args:
             prompts: texts; an empty one begins a new text.
             most: tokens that are added at most, as far as the model has positions.
-            stop: strings that end a continuation and are not part of it.
+            stop: strings that end a continuation and are not part of it. The search
+                does not end there, only :meth:`stream` does.
             n_best: continuations of each prompt.
             decoding: how to search; None: as the run says.
 
@@ -187,6 +190,16 @@ class Generator:
         text, _ = cut(self._text(ids, tokens), stop)
         if len(text) > len(shown):
             yield text[len(shown) :]
+
+    def shown(self, prompt: str) -> str:
+        """Return a prompt as it precedes its continuation: without the blanks at its
+        end where the vocabulary does not read them, as with SentencePiece.
+
+        Raises:
+            InputError: as :meth:`generate`.
+        """
+        read = self._vocabulary.decode(self._encode([prompt])[0], lines=True)
+        return prompt if read[-1:].isspace() else prompt.rstrip()
 
     def _tokens(self, ids: list[int], decoding: DecodingConfig) -> Iterator[int]:
         """Yield the tokens of a greedy search or of a sample, one after another."""

@@ -98,7 +98,7 @@ def check_results(
     Raises:
         InputError: a value is out of range, or two values contradict each other.
     """
-    most, source, cure = decoding.beam_size, "the beam", ": widen beam_size"
+    most, source, cure = decoding.beam_size, "the beam", ": widen beam_size, or sample"
     if decoding.sample:
         most, source, cure = MOST_BEAM, "the most samples", ""
     if not 1 <= n_best <= most:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from kinds import LINES, drawn_run, write_data
 
 import runs
+from jaxformer.translation.generator import Generator
 
 MASKED = f"{runs.ROOT}/configs/masked_language_model.py"
 CAUSAL = f"{runs.ROOT}/configs/language_model.py"
@@ -102,7 +105,8 @@ def test_labels_outside_the_set(call, made, tmp_path):
     file = tmp_path / "labels.tsv"
     file.write_text("a text\t7\n")
     arguments = f"--workdir={made('labelled')}", f"--dataset=tsv:{file}"
-    assert "no label '7'" in call("evaluate", *arguments).error
+    error = call("evaluate", *arguments).error
+    assert error.startswith("'a text': no label '7'")
 
 
 def test_prompts_that_are_too_long(call, made, tmp_path):
@@ -113,6 +117,22 @@ def test_prompts_that_are_too_long(call, made, tmp_path):
     error = call("generate", *given).error
     assert error.startswith(f"{file}, line 2 has ")
     assert error.endswith("tokens and the model has 128 positions: shorten it")
+    # Nothing is printed before.
+    error = call("generate", given[0], " ".join(LINES)).error
+    assert error.startswith("prompt 1 has ")
+
+
+def test_a_prompt_of_the_command_line(call, made):
+    """It is printed without the blank that SentencePiece does not read, and its
+    continuation follows: also with a beam.
+    """
+    given = f"--workdir={made('text')}", "Ein Hund ", "--max_tokens=4"
+    generator = Generator.load(made("text"))
+    for beam in (1, 3):
+        decoding = dataclasses.replace(generator.decoding, beam_size=beam)
+        ((own,),) = generator.generate(["Ein Hund "], most=4, decoding=decoding)
+        found = call("generate", *given, f"--beam_size={beam}")
+        assert found.out.decode() == f"Ein Hund{own.text}\n"
 
 
 def test_a_head_that_was_newly_drawn(call, names, tmp_path):

@@ -79,7 +79,7 @@ def test_labels(load):
         np.testing.assert_allclose(own, shares, atol=2e-5)
         assert each["label"] == str(shares.argmax())
         assert [*each["probabilities"]] == ["0", "1", "2"]
-    with pytest.raises(InputError, match="sentence 2 has 3 texts, separated by tabs"):
+    with pytest.raises(InputError, match="text 2 has 3 texts, separated by tabs"):
         predictor.predict(["a", "a\tb\tc"])
 
 
@@ -158,7 +158,7 @@ def test_answers(load):
     none = min(float(each[0].sum()) for each in scores)
     assert found["no_answer"] == pytest.approx(none, abs=1e-4)
     assert found["score"] <= max(float(x.max(0).sum()) for x in scores) + 1e-4
-    with pytest.raises(InputError, match="sentence 1 is no question and text"):
+    with pytest.raises(InputError, match="text 1 is no question and text"):
         predictor.predict(["Which?"])
 
 
@@ -179,9 +179,9 @@ def test_masked_words(load):
     rest = np.sort(np.delete(shares, [*special]))[::-1]
     np.testing.assert_allclose(own, rest, atol=2e-5)
     assert len(predictor.predict(texts[:1])[0]["candidates"]) == 5
-    with pytest.raises(InputError, match="sentence 2 has no <mask>: give each text on"):
+    with pytest.raises(InputError, match="text 2 has no <mask>: give each text on"):
         predictor.predict([MASK, "nothing"])
-    with pytest.raises(InputError, match="sentence 1 has 2 <mask>"):
+    with pytest.raises(InputError, match="text 1 has 2 <mask>"):
         predictor.predict([MASK + MASK])
     with pytest.raises(InputError, match=r"tokens and the run takes 24 \(data.max_le"):
         predictor.predict([" ".join(LINES) + MASK])
@@ -203,7 +203,7 @@ def test_the_next_text(load, tmp_path, names):
     assert found[1]["next"] == pytest.approx(share, abs=2e-5)
     with pytest.raises(InputError, match=r"2 has no <mask>: .*two texts and a tab"):
         predictor.predict([MASK, "nothing"])
-    with pytest.raises(InputError, match="sentence 2 has 3 texts, separated by tabs"):
+    with pytest.raises(InputError, match="text 2 has 3 texts, separated by tabs"):
         predictor.predict([MASK, "a\tb\tc"])
     with pytest.raises(InputError, match=r"has no <mask>: give each text one$"):
         load("masked").predict([two])

@@ -32,6 +32,7 @@ from jaxformer.runs import config as configuration
 from jaxformer.training.objectives import make_objective
 from jaxformer.training.train import train
 from jaxformer.training.warm_start import load_initial
+from jaxformer.translation.generator import Generator
 
 SURPLUS = 3  # rows of the table without a piece
 MAKERS = {
@@ -147,6 +148,21 @@ def test_frames(tmp_path, kind, before, between):
     assert frame.source_between == ends
     assert frame.target_before == ()
     assert frame.end == text.eos_id
+
+
+@pytest.mark.parametrize(
+    ("search", "beams"), [(None, 1), ({"max_length": 9}, 1), ({"num_beams": 3}, 3)]
+)
+def test_a_language_model_is_searched_greedily(tmp_path, search, beams):
+    """Unless its folder names a beam. Its prompts keep their blanks."""
+    given = make_folder(tmp_path / "given", "gpt2", "LMHeadModel")
+    if search:
+        (given / "generation_config.json").write_text(json.dumps(search))
+    config, ignored = import_run(given, tmp_path / "run")
+    assert config.decoding.beam_size == beams
+    assert ignored == ["max_length=9"] * (search == {"max_length": 9})
+    if search is None:
+        assert Generator.load(tmp_path / "run").shown("the cat ") == "the cat "
 
 
 def test_regression_says_so(tmp_path):

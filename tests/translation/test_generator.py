@@ -127,6 +127,7 @@ def test_a_continuation_ends_with_the_positions(made):
     length = 1 + len(made[1].encode(prompt))
     ((found,),) = made[0].generate([prompt], most=100)
     assert found.tokens <= 24 - length + 1
+    assert found.finished == (found.tokens < 24 - length + 1)
     with pytest.raises(InputError, match="the model has 24 positions: shorten it"):
         made[0].generate([prompt * 3])
 

@@ -171,16 +171,10 @@ def read_decoding(
             for a translation.
     """
     least, most = _read_lengths(search, positions, frame)
-    beams = _whole(search, "num_beams", 1)
-    if beams > _MOST_BEAMS:
-        raise InputError(
-            f"num_beams must be at most {_MOST_BEAMS}, not {beams}: correct {FILE}; a"
-            " translation may have more, by --beam_size"
-        )
     forced = search.get("forced_eos_token_id")
     ngram = _whole(search, "no_repeat_ngram_size", 0)
     return DecodingConfig(
-        beam_size=beams,
+        beam_size=read_beam_size(search),
         alpha=_real(search, "length_penalty", 1.0),
         length_penalty="average",
         min_length=least,
@@ -193,6 +187,24 @@ def read_decoding(
         renormalize=_flag(search, "renormalize_logits"),
         **_read_sampling(search),
     )
+
+
+def read_beam_size(search: Mapping[str, Any]) -> int:
+    """Return the beam of a search; 1 where it names none.
+
+    Args:
+        search: the content of ``generation_config.json``.
+
+    Raises:
+        InputError: it is no whole number, or above 100.
+    """
+    beams = _whole(search, "num_beams", 1)
+    if beams > _MOST_BEAMS:
+        raise InputError(
+            f"num_beams must be at most {_MOST_BEAMS}, not {beams}: correct {FILE}; a"
+            " search may have more, by --beam_size"
+        )
+    return beams
 
 
 def _read_lengths(

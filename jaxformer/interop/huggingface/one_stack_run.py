@@ -17,7 +17,10 @@ from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 from jaxformer.interop.huggingface import files, one_stack, tokenizer_files
-from jaxformer.interop.huggingface.generation import WITHOUT_EFFECT
+from jaxformer.interop.huggingface.generation import (
+    WITHOUT_EFFECT,
+    read_beam_size,
+)
 from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.interop.huggingface.one_stack_settings import (
     differences,
@@ -62,8 +65,8 @@ def describe(
         imported: the model.
 
     Returns:
-        Configuration, vocabularies, and the settings of the folder's search, which are
-        not taken.
+        Configuration, vocabularies, and the settings of the folder's search that are
+        not taken: of a language model all but ``num_beams``.
 
     Raises:
         InputError: the tokenizer is missing, damaged or of another model, or the labels
@@ -91,10 +94,13 @@ def describe(
         objective=objective, label_smoothing=0.0, initializer="normal"
     )
     evaluation = EvaluationConfig(max_sentences=0, best_metric="loss")
-    config = RunConfig(model, data, training, DecodingConfig(), evaluation)
-    template = _TEMPLATES[settings["model_type"]]
     known = {*_IDS, "_from_model_config", *WITHOUT_EFFECT}
-    search = imported.generation or {}
+    search, decoding = imported.generation or {}, DecodingConfig()
+    if objective == "causal":
+        decoding = DecodingConfig(beam_size=read_beam_size(search))
+        known.add("num_beams")
+    config = RunConfig(model, data, training, decoding, evaluation)
+    template = _TEMPLATES[settings["model_type"]]
     ignored = [f"{key}={search[key]!r}" for key in search if key not in known]
     return config, Vocabularies(text, labels, template), ignored
 
