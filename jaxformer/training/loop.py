@@ -202,7 +202,8 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
     entry |= {f"valid/{name}": value for name, value in scores.items()}
     parts.log.write(progress.step, entry)
     parts.log.write_samples(progress.step, samples)
-    parts.display.say(_describe_evaluation(progress.step, entry, samples))
+    objective = parts.config.training.objective
+    parts.display.say(describe_evaluation(progress.step, entry, samples, objective))
     # Checkpoints and evaluation.best_metric call it the loss.
     progress.judge({"loss": nll, **scores}, parts.config.evaluation.best_metric)
 
@@ -308,19 +309,32 @@ def _profile(parts: LoopParts, state: TrainState, progress: Progress) -> None:
 # Metrics of an evaluation that are shown.
 _SHOWN = {"ppl": "valid/perplexity", "BLEU": "valid/bleu"}
 _SHOWN |= {"chrF": "valid/chrf", "F1": "valid/f1"}
+_SHOWN |= {"next accuracy": "valid/next_accuracy"}
+_ACCURACY = {"accuracy": "valid/accuracy"}
+_SHOWN_OF = {"classification": _ACCURACY, "tagging": _ACCURACY, "regression": {}}
 
 
 def _perplexity(nll: float) -> float:
     return math.exp(min(nll, 700.0))
 
 
-def _describe_evaluation(
-    step: int, entry: dict[str, float], samples: list[dict[str, str]]
+def describe_evaluation(
+    step: int, entry: dict[str, float], samples: list[dict[str, str]], objective: str
 ) -> str:
-    words = [f"valid nll {entry['valid/nll']:.3f}"]
-    for label, name in _SHOWN.items():
+    """Format what an evaluation found, for a reader.
+
+    Args:
+        step: of the run.
+        entry: of the log.
+        samples: translations, of which the first two are shown.
+        objective: of the run, which decides the metrics that are shown.
+    """
+    loss = "squared error" if objective == "regression" else "nll"
+    words = [f"valid {loss} {entry['valid/nll']:.3f}"]
+    for label, name in _SHOWN_OF.get(objective, _SHOWN).items():
         if name in entry:
-            words.append(f"{label} {entry[name]:.2f}")
+            digits = 3 if "accuracy" in label else 2
+            words.append(f"{label} {entry[name]:.{digits}f}")
     lines = [f"evaluation at step {step}: {', '.join(words)}"]
     for sample in samples[:2]:
         lines.append(f"  source      {sample['source']}")
