@@ -78,7 +78,14 @@ def run(options: argparse.Namespace) -> None:
         pairs = list(sources.load(f"text:{files}", "", ""))
     targets = [pair.target for pair in pairs]
     config = configuration.load(options.workdir / "config.json")
-    if config.training.objective == "causal":
+    objective = config.training.objective
+    if objective not in ("translation", "causal"):
+        raise UsageError(
+            "score is for translations and language models, and"
+            f" {options.workdir} has training.objective={objective}: use evaluate or"
+            " predict"
+        )
+    if objective == "causal":
         if not alone:
             raise UsageError(
                 f"--source is for translations, and {options.workdir} has a language"

@@ -29,9 +29,9 @@ name, of tagged and spans       data
 ``squad:FILE.json``             JSON of SQuAD 1.1 or 2.0
 =============================== ================================================
 
-Columns are separated by tabs, or by blanks where a line has no tab. Lines of
-``-DOCSTART-`` are skipped. Tags of IOB1 become IOB2: the first word of each entity has
-``B-``.
+Columns are separated by tabs, or by blanks where a line has no tab; no-break and
+other Unicode blanks are part of a word. Lines of ``-DOCSTART-`` are skipped. Tags of
+IOB1 become IOB2: the first word of each entity has ``B-``.
 
 Every example is a :class:`~jaxformer.data.Pair`:
 
@@ -56,6 +56,8 @@ from jaxformer.data.sources import Opened, find_files, split_known
 from jaxformer.data.texts import Records, open_records, read_languages, split_columns
 from jaxformer.errors import InputError
 from jaxformer.files import parse_json
+
+_ENTITY_TAG = re.compile("([BIES])(?:-(.*))?")
 
 NO_ANSWER = "-1 -1"
 """The places of a missing answer."""
@@ -185,7 +187,7 @@ def _read_conll(paths: Sequence[Path], word: int, tag: int) -> Iterator[Pair]:
                 yield from _sentence(words)
                 words = []
                 continue
-            cells = line.split("\t") if "\t" in line else line.split()
+            cells = line.split("\t") if "\t" in line else find_words(line)
             if len(cells) < max(2, word + 1, tag + 1):
                 raise InputError(
                     f"{path}, line {number}: {len(cells)} columns: a line has a word in"
@@ -197,6 +199,17 @@ def _read_conll(paths: Sequence[Path], word: int, tag: int) -> Iterator[Pair]:
                 raise InputError(f"{path}, line {number}: an empty word or tag")
             words.append((_joined(cells[word]), _joined(cell)))
         yield from _sentence(words)
+
+
+def find_words(text: str) -> list[str]:
+    r"""Return the words of tagged text: blanks and tabs separate them, other Unicode
+    blanks are part of a word.
+
+    Example:
+        >>> find_words("10\xa0000  euros")
+        ['10\xa0000', 'euros']
+    """
+    return re.findall(r"[^ \t\r\n]+", text)
 
 
 def _joined(cell: str) -> str:
@@ -228,24 +241,38 @@ def begin_entities(tags: Sequence[str]) -> list[str]:
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Return the entities of tags in IOB1 or IOB2: the label, the first word, and the
-    first after it.
+    """Return the entities of tags in IOB1, IOB2 or IOBES: the label, the first word,
+    and the first after it.
 
-    As in seqeval and CoNLL-2003, an ``I-`` after another label, or after none, begins
-    an entity.
+    As in ``get_entities`` of seqeval and in CoNLL-2003, ``I-`` and ``E-`` continue an
+    entity of their label after ``B-`` and ``I-``, and begin one elsewhere. Tags without
+    a label have the label ``_``. Tags of another form belong to no entity.
 
     Example:
         >>> find_entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
         [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
     """
     found: list[tuple[str, int, int]] = []
-    for place, tag in enumerate(begin_entities(tags)):
-        mark, _, label = tag.partition("-")
-        if mark == "I" and found and found[-1][::2] == (label, place):
+    before = ""
+    for place, tag in enumerate(tags):
+        known = _ENTITY_TAG.fullmatch(tag)
+        mark, label = (known[1], known[2] or "_") if known else ("", "")
+        inside = mark in ("I", "E") and before in ("B", "I")
+        if inside and found[-1][0] == label:
             found[-1] = (label, found[-1][1], place + 1)
-        elif mark in ("B", "I") and label:
+        elif mark:
             found.append((label, place, place + 1))
+        before = mark
     return found
+
+
+def marks_entities(tags: Sequence[str]) -> bool:
+    """Whether a set of tags marks entities: one has a label, such as ``B-PER``, or all
+    are bare ones, such as ``B``, ``I`` and ``O``.
+    """
+    marks = [tag for tag in tags if _ENTITY_TAG.fullmatch(tag)]
+    bare = len(marks) + ("O" in tags) == len(tags)
+    return bool(marks) and (bare or any("-" in tag for tag in marks))
 
 
 def _open_squad(rest: str) -> Opened:

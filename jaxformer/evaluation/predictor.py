@@ -18,6 +18,7 @@ from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.examples import Window, join_texts, question_windows
 from jaxformer.data.frame import make_frame
+from jaxformer.data.labelled import find_words, marks_entities
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import MASK, Vocabularies
 from jaxformer.errors import InputError
@@ -157,7 +158,7 @@ class Predictor:
         classification one, or two and a tab     ``label``, ``probabilities``
         regression     the same                  ``value``
         tagging        words                     ``words``, ``tags``, and of tags in
-                                                 IOB ``entities``
+                                                 IOB or IOBES ``entities``
         span           question, tab, text       ``answer``, its characters ``start``
                                                  and ``end``, its ``score``, and
                                                  ``no_answer``, the score of none
@@ -247,7 +248,7 @@ class Predictor:
         self, texts: Sequence[str], top: int, notice: Callable[[int], None]
     ) -> list[Prediction]:
         del top, notice
-        words = [text.split() for text in texts]
+        words = [find_words(text) for text in texts]
         source = self.vocabularies.source
         rows: list[list[int]] = []
         places: list[tuple[int, list[int]]] = []
@@ -263,7 +264,7 @@ class Predictor:
         for (number, _), part in zip(places, parts, strict=True):
             tags[number] += part
         labels = self.vocabularies.target.pieces(range(self.vocabularies.target.size))
-        named = any(label[:2] in ("B-", "I-") for label in labels)
+        named = marks_entities(labels)
         return [
             {"words": own, "tags": given}
             | ({"entities": entities_of(own, given)} if named else {})

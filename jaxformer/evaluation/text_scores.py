@@ -82,8 +82,8 @@ def perplexity_in_windows(
 
     Returns:
         Sums and means: ``nll`` in nats a token; ``perplexity`` of a token;
-        ``word_perplexity`` of a word between white space, the ends of texts being no
-        words; ``bits_per_byte`` of the text in UTF-8, which compares models of any
+        ``word_perplexity`` of a word between white space, the end of a text counted as
+        a word; ``bits_per_byte`` of the text in UTF-8, which compares models of any
         vocabulary.
 
     Raises:
@@ -107,7 +107,7 @@ def perplexity_in_windows(
     )
     lines = [pair.target for pair in pairs]
     tokens = sum(len(each) - skip for each, skip in zip(found, skips, strict=True))
-    words = max(sum(len(line.split()) for line in lines), 1)
+    words = sum(len(line.split()) for line in lines) + len(texts)
     size = sum(len(line.encode("utf-8", "replace")) for line in lines)
     record = Perplexity(len(pairs), tokens, words, nats).to_record()
     record["texts"] = record.pop("sentences")

@@ -38,6 +38,9 @@ from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.translator import Translator
 from jaxformer.typing import Array, Float, PyTree
 
+# Characters of an example that an error shows.
+_QUOTED = 60
+
 Found = tuple[dict[str, Any], list[str] | None]
 """Scores, and the predictions where there are such."""
 
@@ -123,13 +126,15 @@ def score_encoder(
 
 def _check_labels(predictor: Predictor, pairs: Sequence[Pair]) -> None:
     """Refuse labels that the run does not know."""
-    if predictor.config.training.objective in ("classification", "tagging"):
-        for pair in pairs:
-            predictor.vocabularies.target.encode_batch(
-                split_words(pair.target)
-                if predictor.config.data.kind == "tagged"
-                else [pair.target]
-            )
+    if predictor.config.training.objective not in ("classification", "tagging"):
+        return
+    tagged = predictor.config.data.kind == "tagged"
+    for pair in pairs:
+        names = split_words(pair.target) if tagged else [pair.target]
+        try:
+            predictor.vocabularies.target.encode_batch(names)
+        except InputError as error:
+            raise InputError(f"{pair.source[:_QUOTED]!r}: {error}") from None
 
 
 def _classes(
@@ -241,8 +246,8 @@ def score_documents(predictor: Predictor, pairs: Sequence[Pair]) -> dict[str, An
 
 
 def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, Any]:
-    """Measure the loss of masked words, which a row's number alone determines: the same
-    words of equal text are masked in every run and batch.
+    """Measure the loss of masked words. The tokens of a row, its number and the rate
+    determine which are masked, not the batch or the parameters.
 
     Args:
         predictor: of the run.
@@ -264,7 +269,7 @@ def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, A
     for indices, most in batches([*map(len, rows)], *sizes):
         width = round_width(len(rows[indices[0]]), limit)
         count = share_rows(min(power_of_two(len(indices)), most), predictor.mesh)
-        # Masks are drawn in rows of one width: the draw depends on it.
+        # One width for all: few programs draw masks, and the draw is that of any width.
         whole = pad([rows[i] for i in indices], count, limit, model.pad_id)
         numbers = np.array([*indices, *[0] * (count - len(indices))])
         masks = _draw(whole, numbers, model, rate)

@@ -1,11 +1,12 @@
 """Scores of labels, numbers, tags and answers against cases computed by hand."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
-from jaxformer.data.labelled import find_entities
+from jaxformer.data.labelled import find_entities, marks_entities
 from jaxformer.errors import InputError
 from jaxformer.evaluation import labels
 
@@ -66,6 +67,45 @@ def test_entities(tags, entities):
     assert find_entities(tags.split()) == entities
 
 
+def as_seqeval(tags):
+    """Return entities by seqeval's two tables: what ends and what begins a chunk."""
+    ends = {*("BB", "BS", "BO", "IB", "IS", "IO")}
+    begins = {*("EE", "EI", "SE", "SI", "OE", "OI")}
+    found, start, before, label = [], 0, "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        mark, own = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
+        other, both = label != own, before + mark
+        if both in ends or before in "ES" or (before != "O" and other):
+            found.append((label, start, place))
+        if mark in "BS" or both in begins or (mark != "O" and other):
+            start = place
+        before, label = mark, own
+    return found
+
+
+@pytest.mark.parametrize(
+    "alphabet",
+    [
+        ["B-A", "I-A", "E-A", "S-A", "O"],
+        ["B-A", "I-A", "E-B", "S-B", "O", "I-B"],
+        ["B", "I", "E", "S", "O"],
+        ["B-A-x", "I-A-x", "I-A", "B-A"],
+    ],
+)
+def test_entities_are_those_of_seqeval(alphabet):
+    for length in range(1, 5):
+        for tags in itertools.product(alphabet, repeat=length):
+            assert find_entities(tags) == as_seqeval(tags), tags
+
+
+def test_tags_that_marks_entities():
+    """Parts of speech may have the names of bare marks."""
+    marked = "O B-A", "O S-A E-A", "O B I", "B-A X"
+    others = "NOUN VERB", "O NOUN", "I NN", "O X"
+    assert all(marks_entities(tags.split()) for tags in marked)
+    assert not any(marks_entities(tags.split()) for tags in others)
+
+
 def test_scores_of_whole_entities():
     """One of two found entities is right, and one of three wanted: a part counts
     nothing.
@@ -74,6 +114,8 @@ def test_scores_of_whole_entities():
     wanted = [["B-PER", "I-PER", "I-PER", "B-LOC"], ["B-LOC"]]
     scores = labels.entity_scores(found, wanted)
     assert scores == pytest.approx({"precision": 1 / 2, "recall": 1 / 3, "f1": 2 / 5})
+    halved = labels.entity_scores([["B-A", "O", "O"]], [["B-A", "E-A", "O"]])
+    assert halved == {"precision": 0, "recall": 0, "f1": 0}
     nothing = labels.entity_scores([["O"]], [["O"]])
     assert nothing == {"precision": 0, "recall": 0, "f1": 0}
     with pytest.raises(InputError, match="text 1 has 1 tags and 2 true ones"):

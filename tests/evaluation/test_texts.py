@@ -16,6 +16,7 @@ from jaxformer.data.examples import encode_examples
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.evaluation import texts
+from jaxformer.evaluation.perplexity import perplexity
 from jaxformer.evaluation.predictor import Predictor
 from jaxformer.evaluation.text_scores import perplexity_in_windows, score_texts
 from jaxformer.runs import config as configuration
@@ -87,7 +88,7 @@ def test_each_token_counts_once(language_model, stride):
     assert (found["window"], found["stride"]) == (11, step)
     assert found["tokens"] == len(tokens)
     size = sum(len(line.encode()) for line in LINES[:3])
-    words = sum(len(line.split()) for line in LINES[:3])
+    words = sum(len(line.split()) + 1 for line in LINES[:3])  # and its end
     assert (found["bytes"], found["words"], found["texts"]) == (size, words, 3)
     nats = -found["log_probability"]
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
@@ -112,6 +113,10 @@ def test_texts_of_their_own(language_model):
     found = perplexity_in_windows(translator, pairs, data)
     total = sum(score.log_probability for score in scores)
     assert found["log_probability"] == pytest.approx(total, rel=1e-5)
+    summary = perplexity(scores, lines).to_record()
+    assert found["words"] == summary["words"]
+    each = found["word_perplexity"], summary["word_perplexity"]
+    assert each[0] == pytest.approx(each[1], rel=1e-4)
     with pytest.raises(InputError, match="a stride of 129 tokens would leave some out"):
         perplexity_in_windows(translator, pairs, data, 129)
 
@@ -132,6 +137,30 @@ def test_masks_do_not_depend_on_batches(made):
     chosen = np.round(np.float32(0.15) * real.astype(np.float32))
     assert found["words"] == np.maximum(1, chosen).sum()
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-4)
+
+
+def test_masks_do_not_depend_on_widths(made):
+    """A row of a longer batch has the same words masked, by the same words."""
+    predictor = Predictor.load(made("masked"))
+    (row,) = predictor.vocabularies.source.encode_batch([LINES[0]])
+    drawn = []
+    for width in (len(row), 2 * len(row) + 3):
+        tokens = np.full((1, width), predictor.model.config.pad_id, np.int32)
+        tokens[0, : len(row)] = row
+        given = tokens, np.array([7]), predictor.model.config, 0.5
+        drawn.append(np.asarray(texts._draw(*given).masked)[0, : len(row)].tolist())
+    assert drawn[0] == drawn[1] != row
+
+
+def test_words_with_blanks_of_their_own(made, tmp_path):
+    """No-break and other blanks are part of a word, in data and in predictions."""
+    predictor = Predictor.load(made("tagged"))
+    file = tmp_path / "tags"
+    file.write_text("New York\tB-X\nBig\u2003Ben\tO\n\n10\xa0000 O\n", "utf-8")
+    pairs, _ = load_evaluation(f"conll:{file}", predictor.config.data)
+    assert texts.score_encoder(predictor, pairs)[0]["words"] == 3
+    found = predictor.predict(["10\xa0000  \tkm "])[0]
+    assert found["words"] == ["10\xa0000", "km"]
 
 
 SCORES = {
@@ -209,6 +238,9 @@ def test_options_of_other_runs(made):
     directory = f"--workdir={made('labelled')}"
     error = runs.call("evaluate", directory, "--beam_size=2").error
     assert error.startswith("--beam_size is for translations")
+    error = runs.call("score", directory, f"--target={__file__}").error
+    assert error.startswith("score is for translations and language models, and ")
+    assert error.endswith("objective=classification: use evaluate or predict")
     error = runs.call("evaluate", directory, "--stride=2").error
     assert error.startswith("a stride is for the windows of a language model")
     error = runs.call("evaluate", f"--workdir={runs.random_run()}", "--stride=2").error
