@@ -57,8 +57,9 @@ def test_launchers(tmp_path):
     run = runs.copy(runs.reversal_run(), tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
     keys = """model.d_model model.d_ff model.num_encoder_layers model.num_decoder_layers
-        data.num_buckets training.steps training.warmup_steps training.evaluate_every
-        training.checkpoint_every evaluation.max_sentences"""
+        data.num_buckets data.tokens_per_batch training.steps training.warmup_steps
+        training.learning_rate training.evaluate_every training.checkpoint_every
+        evaluation.max_sentences"""
     same = []
     for key in keys.split():
         section, name = key.split(".")

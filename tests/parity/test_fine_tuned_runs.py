@@ -137,16 +137,29 @@ def read_factors(path):
     return {key: np.asarray(x, np.float64) for key, x in found.items()}
 
 
-def adapt(model, factors, scale):
-    """Let each adapted layer of a model in torch add ``scale x A B`` to its output."""
+def each_adapted(model, factors):
+    """Give each adapted layer of a model in torch, with its factors."""
     for path in {path[:-1] for path in factors}:
         side, layer, attention, projection, _ = path
         found = getattr(model.model, side).layers[int(layer.removeprefix("layer_"))]
         for part in (attention, projection):
             found = getattr(found, MODULES[part])
         down, up = (torch.tensor(factors[*path, f"lora_{x}"]) for x in "ab")
-        up = up.reshape(len(up), -1)
-        found.register_forward_hook(
+        yield found, down, up.reshape(len(up), -1)
+
+
+def merge(model, factors, scale):
+    """Add ``scale x A B`` to the kernels, and round these to float32."""
+    with torch.no_grad():
+        for layer, down, up in each_adapted(model, factors):
+            layer.weight.add_(scale * (down @ up).T)
+            layer.weight.copy_(layer.weight.float())
+
+
+def adapt(model, factors, scale):
+    """Let each adapted layer of a model in torch add ``scale x A B`` to its output."""
+    for layer, down, up in each_adapted(model, factors):
+        layer.register_forward_hook(
             lambda _, inputs, out, down=down, up=up: (
                 out + scale * (inputs[0] @ down) @ up
             )
@@ -164,16 +177,27 @@ def test_adapters_are_merged_in_every_export(corpus, tmp_path, name):
     assert losses[-1] < losses[0] - 0.1
     tuned = Translator.load(run, "latest")
     pair = draw_pair(tuned)
-    base = type(case.model).from_pretrained(case.folder).eval().double()
-    adapt(base, read_factors(run / "checkpoints" / "6"), 16 / 2)
+    base, rounded = (
+        type(case.model).from_pretrained(case.folder).eval().double() for _ in range(2)
+    )
+    factors = read_factors(run / "checkpoints" / "6")
+    adapt(base, factors, 16 / 2)
+    merge(rounded, factors, 16 / 2)
     model = write_for_transformers(tuned, tmp_path / "out").double()
     plain = their_logits(case.model.double(), pair)
     case.model.float()
     expected = their_logits(base, pair)
     assert np.abs(expected - plain).max() > 0.1
-    size = np.abs(expected).max()
+    # What float32 kernels cost at best: a model may magnify it.
+    least = np.abs(their_logits(rounded, pair) - expected).max()
+    assert least < 2e-5
     found = their_logits(model, pair)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * size)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=3 * least)
+    merged = dict(rounded.named_parameters())
+    for key, kernel in model.named_parameters():
+        np.testing.assert_allclose(
+            kernel.detach(), merged[key].detach(), rtol=1e-6, atol=1e-6
+        )
 
     check_greedy(tuned, tmp_path / "translated")
     program = tmp_path / "program"
