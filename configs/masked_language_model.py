@@ -5,7 +5,8 @@ Command: jaxformer train --config=configs/masked_language_model.py:words
     --workdir=runs/words, then jaxformer train
     --config=configs/masked_language_model.py:language --workdir=runs/language
     --config.training.initial_run=runs/words
-Hardware: meant for two CPU cores; not timed yet. Score: nothing is claimed.
+Hardware: 9 minutes for the words and 1 for the classifier on two CPU cores. Score:
+docs/families.md.
 """
 
 from jaxformer.runs.config import default_config
@@ -59,10 +60,11 @@ def get_config(variant="words"):
         config.model.output_bias = False
         config.data.kind = "labelled"
         config.training.objective = "classification"
-        config.training.steps = 200
-        config.training.learning_rate = 1e-4
-        config.training.warmup_steps = 20
-        config.training.evaluate_every = 100
-        config.training.checkpoint_every = 100
+        config.data.num_buckets = 1
+        config.training.steps = 40
+        config.training.warmup_steps = 4
+        config.training.log_every = 5
+        config.training.evaluate_every = 5
+        config.training.checkpoint_every = 40
 
     return config
