@@ -1,11 +1,16 @@
 """Little data sets of each kind, which the tests of several rooms share."""
 
+import functools
 import json
+import os
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import runs
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import DataConfig, load
 from jaxformer.models.config import TransformerConfig
@@ -106,3 +111,16 @@ def drawn_run(kind, name, directory, *, step=1, record=None, **options):
     checkpoints.save(step, params, {"step": jnp.int32(step)}, record, None)
     checkpoints.close()
     return directory
+
+
+@functools.cache
+def shared_data():
+    """Write the data sets in a folder of the tests' own; return the names."""
+    return write_data(Path(tempfile.mkdtemp(dir=os.environ[runs.FOLDER])))
+
+
+@functools.cache
+def shared_run(kind):
+    """Make a run of a kind once; tests only read it."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ[runs.FOLDER])) / "run"
+    return drawn_run(kind, shared_data()[kind], folder)

@@ -20,7 +20,7 @@ KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
 """What an example of a data set is: a pair, one text, or a text and its labels."""
 
 
-LANGUAGE = re.compile(r"\w[\w.-]*", re.ASCII)
+LANGUAGE_CODE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]+")
 """The code of a language, which is a part of names of files."""
 
 
@@ -249,10 +249,11 @@ class DataConfig(Cleaning):
                     f" {getattr(DataConfig, name)!r}"
                 )
         for name in ("source_language", "target_language"):
-            if not LANGUAGE.fullmatch(getattr(self, name)):
+            if not LANGUAGE_CODE.fullmatch(getattr(self, name)):
                 raise InputError(
-                    f"data.{name}={getattr(self, name)!r}: the code of a language has"
-                    " letters, digits, dots, - and _, and names files: give another"
+                    f"data.{name}={getattr(self, name)!r}: the code of a language is"
+                    " part of names of files: give one without / and \\, control"
+                    " characters and a dot at its beginning"
                 )
         if self.source_language == self.target_language:
             raise InputError(

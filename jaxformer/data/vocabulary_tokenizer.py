@@ -63,7 +63,7 @@ class TokenizerVocabulary(Vocabulary):
             if (id_ := backend.token_to_id(piece)) is not None
         }
         ids = {piece: id_ for id_, piece in special.items()}
-        size = 1 + max(backend.get_vocab().values())
+        size = max(backend.get_vocab_size(), 1 + max(special))
         for name in SPECIAL:
             id_ = ids[names[name]] if name in names else size
             object.__setattr__(self, f"{name}_id", id_)
@@ -91,6 +91,12 @@ class TokenizerVocabulary(Vocabulary):
     def files(self) -> dict[str, bytes]:
         """The tokenizer."""
         return {TOKENIZER: self.tokenizer}
+
+    def count_rows(self) -> int:
+        """Return how many rows a table of all ids has: more than :attr:`size` if the
+        ids have holes. It reads every piece.
+        """
+        return 1 + max(self._backend.get_vocab().values())
 
     @property
     def languages(self) -> dict[str, int]:

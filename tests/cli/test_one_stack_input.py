@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from kinds import LINES, drawn_run, write_data
+from kinds import LINES, drawn_run, shared_data, shared_run
 
 import runs
 from jaxformer.translation.generator import Generator
 
 MASKED = f"{runs.ROOT}/configs/masked_language_model.py"
 CAUSAL = f"{runs.ROOT}/configs/language_model.py"
-
-
-@pytest.fixture(scope="module")
-def names(tmp_path_factory):
-    return write_data(tmp_path_factory.mktemp("kinds"))
-
-
-@pytest.fixture(scope="module")
-def made(names, tmp_path_factory):
-    """Return a function that makes a run of a kind once."""
-    found = {}
-
-    def get(kind):
-        if kind not in found:
-            folder = tmp_path_factory.mktemp(kind) / "run"
-            found[kind] = drawn_run(kind, names[kind], folder)
-        return found[kind]
-
-    return get
 
 
 @pytest.mark.parametrize(
@@ -85,13 +66,13 @@ def test_what_does_not_fit(call, tmp_path, config, changes, rule):
     assert all(each.startswith("training the vocabulary") for each in before)
 
 
-def test_a_mask_that_a_vocabulary_lacks(call, made, names, tmp_path):
+def test_a_mask_that_a_vocabulary_lacks(call, tmp_path):
     """That of a language model has none."""
     given = {
-        "training.initial_run": made("text"),
+        "training.initial_run": shared_run("text"),
         "data.vocabulary_size": 250,
-        "data.train": names["masked"],
-        "data.valid": names["masked"],
+        "data.train": shared_data()["masked"],
+        "data.valid": shared_data()["masked"],
     }
     flags = [f"--config.{key}={value}" for key, value in given.items()]
     arguments = f"--config={MASKED}", f"--workdir={tmp_path}/run", *flags
@@ -99,19 +80,19 @@ def test_a_mask_that_a_vocabulary_lacks(call, made, names, tmp_path):
     assert error.startswith("the vocabulary has no piece <mask>, which training.objec")
 
 
-def test_labels_outside_the_set(call, made, tmp_path):
+def test_labels_outside_the_set(call, tmp_path):
     file = tmp_path / "labels.tsv"
     file.write_text("a text\t7\n")
-    arguments = f"--workdir={made('labelled')}", f"--dataset=tsv:{file}"
+    arguments = f"--workdir={shared_run('labelled')}", f"--dataset=tsv:{file}"
     error = call("evaluate", *arguments).error
     assert error.startswith("'a text': no label '7'")
 
 
-def test_prompts_that_are_too_long(call, made, tmp_path):
+def test_prompts_that_are_too_long(call, tmp_path):
     """The line names the file and the prompt."""
     file = tmp_path / "prompts"
     file.write_text(f"a\n{' '.join(LINES)}\n", "utf-8")
-    given = f"--workdir={made('text')}", f"--input={file}", "--max_tokens=2"
+    given = f"--workdir={shared_run('text')}", f"--input={file}", "--max_tokens=2"
     error = call("generate", *given).error
     assert error.startswith(f"{file}, line 2 has ")
     assert error.endswith("tokens and the model has 128 positions: shorten it")
@@ -120,38 +101,38 @@ def test_prompts_that_are_too_long(call, made, tmp_path):
     assert error.startswith("prompt 1 has ")
 
 
-def test_a_prompt_of_the_command_line(call, made):
+def test_a_prompt_of_the_command_line(call):
     """It is printed without the blank that SentencePiece does not read, and its
     continuation follows: also with the beam of 4 of this run.
     """
-    ((own,),) = Generator.load(made("text")).generate(["Ein Hund "], most=2)
-    given = f"--workdir={made('text')}", "Ein Hund ", "--max_tokens=2"
+    ((own,),) = Generator.load(shared_run("text")).generate(["Ein Hund "], most=2)
+    given = f"--workdir={shared_run('text')}", "Ein Hund ", "--max_tokens=2"
     assert call("generate", *given).out.decode() == f"Ein Hund{own.text}\n"
 
 
-def test_a_head_that_was_newly_drawn(call, names, tmp_path):
+def test_a_head_that_was_newly_drawn(call, tmp_path):
     run = tmp_path / "run"
     record = {"drawn": ["classifier"]}
-    drawn_run("labelled", names["labelled"], run, step=0, record=record)
+    drawn_run("labelled", shared_data()["labelled"], run, step=0, record=record)
     for command in ("predict", "evaluate"):
         error = call(command, f"--workdir={run}", stdin=b"a\n").error
         assert "was newly drawn and never trained" in error
 
 
-def test_commands_of_other_runs(call, made, tmp_path):
+def test_commands_of_other_runs(call, tmp_path):
     """Each names the command for the run, or the option to leave out."""
     file = tmp_path / "text"
     file.write_text("a b\n")
     both = f"--source={file}", f"--target={file}"
     for kind in ("labelled", "masked"):
-        directory = f"--workdir={made(kind)}"
+        directory = f"--workdir={shared_run(kind)}"
         for given in (both, both[1:]):
             error = call("score", directory, *given).error
             assert "training.objective=" in error
             assert "predict" in error
         assert "training.objective=" in call("translate", directory, stdin=b"a\n").error
         assert "training.objective=" in call("generate", directory, "a").error
-    assert "predict is for" in call("predict", f"--workdir={made('text')}").error
+    assert "predict is for" in call("predict", f"--workdir={shared_run('text')}").error
 
 
 @pytest.mark.parametrize("option", ["max_target_length", "coverage_penalty"])

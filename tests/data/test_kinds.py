@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from kinds import config_of_kind, write_data
+from kinds import config_of_kind, shared_data
 from pairs import config_of
 
 from jaxformer.data import Position, TrainingText, Vocabularies, encoding, prepare
@@ -30,8 +30,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory):
-    return write_data(tmp_path_factory.mktemp("kinds"))
+def names():
+    return shared_data()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from kinds import LINES, drawn_run, write_data
+from kinds import LINES, drawn_run, shared_data, shared_run
 
 from jaxformer.data import Vocabulary
 from jaxformer.data.examples import Window, encode_examples, join_texts
@@ -26,22 +26,9 @@ def _one_device(monkeypatch):
     monkeypatch.setattr(models, "mesh_of_devices", lambda: None)
 
 
-@pytest.fixture(scope="module")
-def names(tmp_path_factory):
-    return write_data(tmp_path_factory.mktemp("kinds"))
-
-
-@pytest.fixture(scope="module")
-def load(names, tmp_path_factory):
-    made = {}
-
-    def get(kind):
-        if kind not in made:
-            folder = tmp_path_factory.mktemp(kind) / "run"
-            made[kind] = Predictor.load(drawn_run(kind, names[kind], folder))
-        return made[kind]
-
-    return get
+@functools.cache
+def load(kind):
+    return Predictor.load(shared_run(kind))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -58,7 +45,7 @@ def alone(predictor, tokens, method):
     return np.asarray(outputs(predictor.model, method, predictor.params, row))[0]
 
 
-def test_labels(load):
+def test_labels():
     """A text has the same prediction among others and alone, as a row in its frame. A
     blank one has none; a long one is cut, and counted.
     """
@@ -83,7 +70,7 @@ def test_labels(load):
         predictor.predict(["a", "a\tb\tc"])
 
 
-def test_numbers(load):
+def test_numbers():
     predictor = load("scored")
     (found, nothing) = predictor.predict([LINES[0], ""])
     assert nothing == {"value": None}
@@ -94,7 +81,7 @@ def test_numbers(load):
     assert found["value"] == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_tags(load):
+def test_tags():
     """Every word has one tag, that of its first piece, also in texts that are longer
     than a row. Words of no piece keep their place.
     """
@@ -138,7 +125,7 @@ def test_best_span():
     assert best_span(np.zeros((2, 9)), nothing) is None
 
 
-def test_answers(load):
+def test_answers():
     """The answer is cut from the text as it is written, and is the best of all
     windows.
     """
@@ -162,7 +149,7 @@ def test_answers(load):
         predictor.predict(["Which?"])
 
 
-def test_masked_words(load):
+def test_masked_words():
     """Words for a mask are no special pieces, and have the probabilities of the model.
     A blank before the mask says nothing.
     """
@@ -187,7 +174,7 @@ def test_masked_words(load):
         predictor.predict([" ".join(LINES) + MASK])
 
 
-def test_the_next_text(load, tmp_path, names):
+def test_the_next_text(tmp_path):
     """Two texts have the probability that the second follows, next to texts with a
     mask; a model whose second head was not trained has none.
     """
@@ -235,27 +222,29 @@ def test_tokens_beside_a_mask(model):
     assert compared > 50
 
 
-def test_parts_that_were_never_trained(names, tmp_path):
+def test_parts_that_were_never_trained(tmp_path):
     """A head that was newly drawn predicts nothing before a step changed it."""
     record = {"drawn": ["pooler", "classifier"]}
     first = tmp_path / "first"
-    drawn_run("labelled", names["labelled"], first, step=0, record=record)
+    drawn_run("labelled", shared_data()["labelled"], first, step=0, record=record)
     fault = "pooler, classifier of checkpoint 0 of .* was newly drawn and never trained"
     with pytest.raises(InputError, match=fault):
         Predictor.load(first)
     frozen = {"frozen": "classifier/*"}
     second = tmp_path / "second"
     given = {"record": record, "training": frozen}
-    drawn_run("labelled", names["labelled"], second, **given)
+    drawn_run("labelled", shared_data()["labelled"], second, **given)
     with pytest.raises(InputError, match=r"classifier of checkpoint 1 of .* was newly"):
         Predictor.load(second)
-    third = drawn_run("labelled", names["labelled"], tmp_path / "third", record=record)
+    third = drawn_run(
+        "labelled", shared_data()["labelled"], tmp_path / "third", record=record
+    )
     assert Predictor.load(third).checkpoint == 1
 
 
 @pytest.mark.parametrize("kind", ["masked", "documents", "labelled", "tagged", "spans"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_precisions(load, kind, precision):
+def test_precisions(kind, precision):
     """Heads are computed in every precision: the logits are near those of float32."""
     predictor = load(kind)
     other = Predictor.load(predictor.directory, precision=precision)
@@ -269,7 +258,7 @@ def test_precisions(load, kind, precision):
             assert 0 < np.abs(own - near).max() < 0.3 * np.abs(own).max()
 
 
-def test_all_devices_predict(load, monkeypatch):
+def test_all_devices_predict(monkeypatch):
     """Each has a share of the rows, which have the same logits."""
     predictor = load("labelled")
     monkeypatch.undo()
@@ -281,7 +270,7 @@ def test_all_devices_predict(load, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_models_that_predict_no_labels(load):
+def test_models_that_predict_no_labels():
     config = load("labelled").config
     changes = {"num_decoder_layers": 1, "head": "none", "tied_embeddings": "none"}
     model = dataclasses.replace(config.model, **changes)

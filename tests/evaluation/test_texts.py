@@ -8,7 +8,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from kinds import LINES, drawn_run, write_data
+from kinds import LINES, shared_run
 
 import runs
 from jaxformer.data.corpus import load_evaluation
@@ -30,28 +30,10 @@ def _one_device(monkeypatch):
     monkeypatch.setattr(models, "mesh_of_devices", lambda: None)
 
 
-@pytest.fixture(scope="module")
-def names(tmp_path_factory):
-    return write_data(tmp_path_factory.mktemp("kinds"))
-
-
-@pytest.fixture(scope="module")
-def made(names, tmp_path_factory):
-    found = {}
-
-    def get(kind):
-        if kind not in found:
-            folder = tmp_path_factory.mktemp(kind) / "run"
-            found[kind] = drawn_run(kind, names[kind], folder)
-        return found[kind]
-
-    return get
-
-
 @pytest.fixture
-def language_model(made):
-    translator = Translator.load(made("text"), objective="causal")
-    data = configuration.load(made("text") / "config.json").data
+def language_model():
+    translator = Translator.load(shared_run("text"), objective="causal")
+    data = configuration.load(shared_run("text") / "config.json").data
     return translator, data
 
 
@@ -121,9 +103,9 @@ def test_texts_of_their_own(language_model):
         perplexity_in_windows(translator, pairs, data, 129)
 
 
-def test_masks_do_not_depend_on_batches(made):
+def test_masks_do_not_depend_on_batches():
     """The same words are masked in batches of any size, and the rate holds."""
-    predictor = Predictor.load(made("masked"))
+    predictor = Predictor.load(shared_run("masked"))
     pairs, _ = load_evaluation(predictor.config.data.test, predictor.config.data)
     found = texts.score_encoder(predictor, pairs)[0]
     config = predictor.config
@@ -139,9 +121,9 @@ def test_masks_do_not_depend_on_batches(made):
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-4)
 
 
-def test_masks_do_not_depend_on_widths(made):
+def test_masks_do_not_depend_on_widths():
     """A row of a longer batch has the same words masked, by the same words."""
-    predictor = Predictor.load(made("masked"))
+    predictor = Predictor.load(shared_run("masked"))
     (row,) = predictor.vocabularies.source.encode_batch([LINES[0]])
     drawn = []
     for width in (len(row), 2 * len(row) + 3):
@@ -152,9 +134,9 @@ def test_masks_do_not_depend_on_widths(made):
     assert drawn[0] == drawn[1] != row
 
 
-def test_words_with_blanks_of_their_own(made, tmp_path):
+def test_words_with_blanks_of_their_own(tmp_path):
     """No-break and other blanks are part of a word, in data and in predictions."""
-    predictor = Predictor.load(made("tagged"))
+    predictor = Predictor.load(shared_run("tagged"))
     file = tmp_path / "tags"
     file.write_text("New York\tB-X\nBig\u2003Ben\tO\n\n10\xa0000 O\n", "utf-8")
     pairs, _ = load_evaluation(f"conll:{file}", predictor.config.data)
@@ -175,9 +157,9 @@ SCORES = {
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_evaluate(made, kind):
+def test_evaluate(kind):
     """The record goes to results.json, and the predictions next to it."""
-    directory = made(kind)
+    directory = shared_run(kind)
     outcome = runs.call("evaluate", f"--workdir={directory}")
     assert outcome.code == 0, outcome
     printed = json.loads(outcome.out)
@@ -196,13 +178,13 @@ def test_evaluate(made, kind):
         assert stored["accuracy"] == pytest.approx(right / len(pairs), abs=1e-6)
 
 
-def test_predict(made, tmp_path):
+def test_predict(tmp_path):
     """The command prints what the class predicts; it names the line that is wrong."""
-    directory = f"--workdir={made('masked')}"
+    directory = f"--workdir={shared_run('masked')}"
     given = b"Ein <mask> Hund.\n<mask>\n"
     outcome = runs.call("predict", directory, "--top=2", stdin=given)
     assert (outcome.code, outcome.err) == (0, "")
-    predictor = Predictor.load(made("masked"))
+    predictor = Predictor.load(shared_run("masked"))
     expected = predictor.predict(given.decode().splitlines(), top=2)
     assert [json.loads(line) for line in outcome.lines] == expected
     file = tmp_path / "texts"
@@ -210,21 +192,21 @@ def test_predict(made, tmp_path):
     outcome = runs.call("predict", directory, f"--input={file}")
     assert outcome.error == f"{file}, line 2 has no <mask>: give each text one"
     long = f"{' '.join(LINES)}\n".encode()
-    outcome = runs.call("predict", f"--workdir={made('labelled')}", stdin=long)
+    outcome = runs.call("predict", f"--workdir={shared_run('labelled')}", stdin=long)
     assert outcome.err == (
         "jaxformer: warning: 1 texts were cut to data.max_length=24 tokens, as in"
         " training\n"
     )
 
 
-def test_score_texts(made, tmp_path):
+def test_score_texts(tmp_path):
     """A line of output for each text; a source is refused."""
     file = tmp_path / "texts"
     file.write_text("\n".join([*LINES[:3], ""]) + "\n")
-    directory, target = f"--workdir={made('text')}", f"--target={file}"
+    directory, target = f"--workdir={shared_run('text')}", f"--target={file}"
     outcome = runs.call("score", directory, target)
     scores = score_texts(
-        Translator.load(made("text"), objective="causal"), [*LINES[:3], ""]
+        Translator.load(shared_run("text"), objective="causal"), [*LINES[:3], ""]
     )
     lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
     assert (outcome.code, outcome.lines) == (0, lines)
@@ -234,8 +216,8 @@ def test_score_texts(made, tmp_path):
     assert error.startswith("score without a source needs one language model")
 
 
-def test_options_of_other_runs(made):
-    directory = f"--workdir={made('labelled')}"
+def test_options_of_other_runs():
+    directory = f"--workdir={shared_run('labelled')}"
     error = runs.call("evaluate", directory, "--beam_size=2").error
     assert error.startswith("--beam_size is for translations")
     error = runs.call("score", directory, f"--target={__file__}").error
@@ -245,5 +227,5 @@ def test_options_of_other_runs(made):
     assert error.startswith("a stride is for the windows of a language model")
     error = runs.call("evaluate", f"--workdir={runs.random_run()}", "--stride=2").error
     assert error == "--stride is for a language model, and this run translates"
-    error = runs.call("predict", f"--workdir={made('text')}").error
+    error = runs.call("predict", f"--workdir={shared_run('text')}").error
     assert error.endswith("predict is for models of the encoder alone: use generate")

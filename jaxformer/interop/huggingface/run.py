@@ -17,7 +17,7 @@ import numpy as np
 from jaxformer import bucket
 from jaxformer.checkpoints import folder as checkpoint
 from jaxformer.checkpoints import saved
-from jaxformer.data.config import LANGUAGE, DataConfig
+from jaxformer.data.config import LANGUAGE_CODE, DataConfig
 from jaxformer.data.files import make_folder
 from jaxformer.data.frame import TEXT, Template, make_frame, name_language
 from jaxformer.data.sources import IMPORTED
@@ -224,7 +224,7 @@ def _choose_languages(
             usable = [
                 name
                 for name in texts
-                if name in known or (not must and LANGUAGE.fullmatch(name))
+                if name in known or (not must and LANGUAGE_CODE.fullmatch(name))
             ]
             if not usable:
                 raise InputError(

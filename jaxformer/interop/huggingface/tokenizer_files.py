@@ -117,13 +117,13 @@ def drop_mask(content: bytes, rows: Any) -> bytes:
     try:
         parts = json.loads(content)
         ids, added = parts["model"]["vocab"], parts["added_tokens"]
-        ids |= {token["content"]: token["id"] for token in added}
-        surplus = [piece for piece, id_ in ids.items() if id_ >= rows]
+        every = ids | {token["content"]: token["id"] for token in added}
+        surplus = [piece for piece, id_ in every.items() if id_ >= rows]
     except (ValueError, KeyError, TypeError):
         return content  # damaged, which is said where it is read
     if surplus != ["<mask>"]:
         return content
-    del ids["<mask>"]
+    ids.pop("<mask>", None)
     parts["added_tokens"] = [x for x in added if x["content"] != "<mask>"]
     return json.dumps(parts, ensure_ascii=False).encode()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from jaxformer.data.config import LANGUAGE
+from jaxformer.data.config import LANGUAGE_CODE
 from jaxformer.data.vocabulary import (
     PIECES,
     SPECIAL,
@@ -66,8 +66,8 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     else:
         found = _both(_read_multilingual(folder, kind, settings, options))
     _check(folder, settings, found)
-    if not (folder / TOKENIZER).is_file():
-        _check_added(folder, options, found.source)
+    if isinstance(found.source, TableVocabulary):
+        _check_added(folder, kind, options, found.source)
     return found
 
 
@@ -153,7 +153,7 @@ def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
     for side, name in sides.items():
         pieces = _by_id(folder / name)
         tags = [x for x in pieces if x and x.startswith(">>") and x.endswith("<<")]
-        languages = {x[2:-2]: x for x in tags if LANGUAGE.fullmatch(x[2:-2])}
+        languages = {x[2:-2]: x for x in tags if LANGUAGE_CODE.fullmatch(x[2:-2])}
         found.append(_with_table(folder / f"{side}.spm", pieces, languages))
     same = found[0] == found[1]
     return Vocabularies(found[0], found[0] if same else found[1])
@@ -311,7 +311,7 @@ def _both(vocabulary: Vocabulary) -> Vocabularies:
 
 
 def _check_added(
-    folder: Path, options: Mapping[str, Any], vocabulary: Vocabulary
+    folder: Path, kind: str, options: Mapping[str, Any], vocabulary: Vocabulary
 ) -> None:
     """Refuse tokens that were added to those of the tokenizer's own files."""
     name = "added_tokens.json"
@@ -328,8 +328,7 @@ def _check_added(
         if type(id_) is not int or [token] != names[id_ : id_ + 1]:
             raise InputError(
                 f"{folder}: the token {token!r} of id {id_!r} was added to the"
-                " tokenizer and is not in its files; save it as tokenizer.json by its"
-                " class with `use_fast`, or drop the token"
+                f" tokenizer and is not in {_FILES[kind]}: remove it"
             )
 
 
@@ -343,10 +342,18 @@ def _check(
         "target": (vocabularies.target, settings.get("decoder_vocab_size") or rows),
     }
     for side, (vocabulary, most) in sides.items():
-        if isinstance(most, int) and vocabulary.size > most:
+        count = vocabulary.size
+        if isinstance(vocabulary, TokenizerVocabulary):
+            count = max(count, vocabulary.count_rows())
+        if isinstance(most, int) and count > most:
             raise InputError(
-                f"{folder}: the {side} vocabulary has {vocabulary.size:,} ids and the"
+                f"{folder}: the {side} vocabulary has {count:,} ids and the"
                 f" model {most:,} (vocab_size): they are not of one model"
+            )
+        if count > vocabulary.size:
+            raise InputError(
+                f"{folder}: the largest id of {TOKENIZER} is {count - 1:,} with only"
+                f" {vocabulary.size:,} pieces: number them without holes"
             )
         for name in ("pad", "eos"):
             own, given = (
