@@ -1,5 +1,4 @@
-"""A language model of the source files of Python's own library, which every machine
-has: a model of the decoder alone (Radford et al. 2019).
+"""A decoder-only language model of Python's standard library (Radford et al. 2019).
 
 Command: jaxformer train --config=configs/language_model.py --workdir=runs/python
     jaxformer generate --workdir=runs/python "def main("

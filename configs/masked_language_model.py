@@ -1,5 +1,5 @@
-"""Words from those around them, and which language a line is in: a model of the
-encoder alone (Devlin et al. 2019), and a classifier that begins with it.
+"""An encoder-only masked language model of the bundled corpus (Devlin et al. 2019), and
+a classifier of the language of a line that starts from it.
 
 Command: jaxformer train --config=configs/masked_language_model.py:words
     --workdir=runs/words, then jaxformer train
@@ -9,13 +9,14 @@ Hardware: 9 minutes for the words and 1 for the classifier on two CPU cores. Sco
 docs/families.md.
 """
 
+from jaxformer.errors import InputError
 from jaxformer.runs.config import default_config
 
 
 def get_config(variant="words"):
     """Return the configuration: of ``words`` or of the classifier ``language``."""
     if variant not in ("words", "language"):
-        raise ValueError(f"the variants are words and language, not {variant!r}")
+        raise InputError(f"the variants are words and language, not {variant!r}")
     config = default_config()
 
     config.model.num_encoder_layers = 4

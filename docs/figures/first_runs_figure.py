@@ -22,7 +22,7 @@ def read_curve(run: Path, name: str) -> tuple[list[int], list[float]]:
 
 def draw_first_runs(picture: Path | str, runs: Sequence[Path]) -> Path:
     """Draw the losses of the language model and of the masked words, and the accuracy
-    of the classifier that begins with the latter beside the one from scratch.
+    of the classifier that begins with the latter next to the one from scratch.
     """
     python, words, language, scratch = runs
     figure = style.new_figure(9, 2.8)

@@ -353,3 +353,10 @@ def find_named(option: str, name: str) -> tuple[Path, str]:
             " a run"
         )
     return run, checkpoint
+
+
+def name_flag(option: str) -> str:
+    """Return the flag of an option that a namespace holds."""
+    return {"source_language": "--from", "target_language": "--to"}.get(
+        option, f"--{option}"
+    )

@@ -14,6 +14,7 @@ from jaxformer.cli.arguments import (
     asked_search,
     choose_search,
     load_translator,
+    name_flag,
     number,
 )
 from jaxformer.cli.output import name_lines, warn, write_record
@@ -154,7 +155,7 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
     needless += asked_search(options)
     if needless:
         raise UsageError(
-            f"--{needless[0]} is for translations, and {options.workdir} has"
+            f"{name_flag(needless[0])} is for translations, and {options.workdir} has"
             f" training.objective={objective}: leave it out"
         )
     records.read_results(options.workdir)

@@ -12,6 +12,7 @@ from jaxformer.cli.arguments import (
     add_model,
     add_options,
     check_source_language,
+    name_flag,
     number,
 )
 from jaxformer.cli.output import warn, write_record
@@ -132,7 +133,7 @@ def _load(options: argparse.Namespace, own: tuple[str, str]) -> Translator:
 
 
 def _export_one_stack(options: argparse.Namespace) -> None:
-    """Export a model of the encoder or of the decoder alone."""
+    """Export an encoder-only or a decoder-only model."""
     from jaxformer.interop.huggingface import one_stack_run
 
     if options.format != "huggingface":
@@ -143,11 +144,11 @@ def _export_one_stack(options: argparse.Namespace) -> None:
     for flag in ("beam_size", "source_language", "target_language"):
         if getattr(options, flag) is not None:
             raise InputError(
-                f"--{flag} is for models that translate, which this is not: leave it"
-                " out"
+                f"{name_flag(flag)} is for models that translate, which this is not:"
+                " leave it out"
             )
-    precision = options.precision or "model"
-    dtype = "float32" if precision == "model" else precision
+    saved = configuration.load(options.workdir / "config.json").decoding.precision
+    dtype = export.choose_dtype(options.format, options.precision or saved)
     with new_folder(options.out) as folder:
         name = one_stack_run.save(options.workdir, options.checkpoint, folder, dtype)
         lost = one_stack_run.find_drawn(folder)

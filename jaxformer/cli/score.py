@@ -12,6 +12,7 @@ from jaxformer.cli.arguments import (
     add_options,
     add_output,
     load_translator,
+    name_flag,
 )
 from jaxformer.cli.output import check_output, name_lines, write_output
 from jaxformer.data import sources
@@ -22,6 +23,8 @@ from jaxformer.evaluation.perplexity import perplexity
 from jaxformer.files import finite
 from jaxformer.runs import config as configuration
 from jaxformer.translation.translator import Translator
+
+_OF_TRANSLATION = "source_language", "target_language", "ensemble", "ensemble_weights"
 
 EXAMPLE = """
 examples:
@@ -70,8 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Score."""
     check_output(options.output, options.source, options.target)
-    alone = options.source is None
-    if alone:
+    targets_only = options.source is None
+    if targets_only:
         pairs = [Pair("", text) for text in read_lines(options.target)]
     else:
         files = ",".join(map(sources.escape, (options.source, options.target)))
@@ -86,17 +89,24 @@ def run(options: argparse.Namespace) -> None:
             " predict"
         )
     if objective == "causal":
-        if not alone:
+        given = ("source", *_OF_TRANSLATION)
+        needless = [name for name in given if getattr(options, name)]
+        if needless:
             raise UsageError(
-                f"--source is for translations, and {options.workdir} has a language"
-                " model: leave it out"
+                f"{name_flag(needless[0])} is for translations, and {options.workdir}"
+                " has a language model: leave it out"
             )
         asked = options.workdir, options.checkpoint
         translator = Translator.load(*asked, objective="causal")
+    elif targets_only:
+        raise UsageError(
+            "score without a source needs one language model, and"
+            f" {options.workdir} translates: add --source"
+        )
     else:
         translator = load_translator(options, options.target_language)
     with name_lines(source=options.source, target=options.target):
-        if alone:
+        if targets_only:
             from jaxformer.evaluation.text_scores import score_texts
 
             scores = score_texts(translator, targets)

@@ -141,8 +141,8 @@ class DataConfig(Cleaning):
     # Default None: half of those that a window has room for.
     stride: int | None = key(None, least=1, most=2**20, changes="tokens")
     # Mask whole words, all pieces of each (Devlin et al. 2019, models of May 2019), not
-    # single pieces. Words are what blanks separate, or what WordPiece begins anew.
-    # Validation and evaluation mask pieces.
+    # single pieces. Words are what blanks separate; in WordPiece, a piece without ##
+    # and the pieces with it that follow. Validation and evaluation mask pieces.
     whole_words: bool = key(False)
     # Most token slots on EACH side of a batch, padding included, all devices together.
     # The paper: about 25,000.

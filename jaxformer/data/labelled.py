@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def _read_labelled(
 def _label(record: object, name: str, place: str) -> str:
     """Return a label as text; numbers are labels too."""
     value = record.get(name) if isinstance(record, Mapping) else None
-    if isinstance(value, bool | int | float):
+    if isinstance(value, numbers.Real):  # also of NumPy, as in TFDS
         return str(value)
     return read_field(record, name, place)
 

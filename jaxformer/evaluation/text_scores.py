@@ -43,8 +43,8 @@ def check_language_model(translator: Translator, name: str) -> LanguageModel:
     if not isinstance(model, LanguageModel) or len(translator.models.models) > 1:
         raise InputError(
             f"{name} without a source needs one language model, and"
-            f" {translator.directory or 'this run'} is none or an ensemble: give its"
-            " source, or leave out --ensemble"
+            f" {translator.directory or 'this run'} is none or an ensemble: name"
+            " another run"
         )
     return model
 

@@ -49,18 +49,13 @@ def write(
     Raises:
         InputError: the format has no such model or type, or a package is missing.
     """
-    precision, possible = precision or decoding.precision, PRECISIONS[form]
-    if precision not in ("model", *possible):
-        raise InputError(
-            f"--format={form} writes weights of --precision={' or '.join(possible)},"
-            f" not {precision}{_OTHERWISE if form == 'ctranslate2' else ''}"
-        )
+    precision = precision or decoding.precision
+    dtype = choose_dtype(form, precision)
     network = translator.model.config.network
     if form != "stablehlo" and network != "transformer":
         raise InputError(
             f"--format={form} has no model.network={network}: take --format=stablehlo"
         )
-    dtype = "float32" if precision == "model" else precision
     if form == "argos":
         from jaxformer.interop import argos
 
@@ -82,3 +77,18 @@ def write(
     from jaxformer.interop.huggingface import export
 
     return export.save(folder, translator, decoding, dtype)
+
+
+def choose_dtype(form: str, precision: str) -> str:
+    """Return the type of the weights that a format gets by a precision.
+
+    Raises:
+        InputError: the format has no such type.
+    """
+    possible = PRECISIONS[form]
+    if precision not in ("model", *possible):
+        raise InputError(
+            f"--format={form} writes weights of --precision={' or '.join(possible)},"
+            f" not {precision}{_OTHERWISE if form == 'ctranslate2' else ''}"
+        )
+    return "float32" if precision == "model" else precision

@@ -26,7 +26,7 @@ HEADS = (
     *("none", "pooled", "words", "words_and_next"),
     *("classification", "tagging", "span"),
 )
-"""What reads the output of a model of the encoder alone."""
+"""What reads the output of an encoder-only model."""
 NETWORKS = ("transformer", "bahdanau", "luong")
 SCORES = ("dot", "general", "concat")
 """The scores of attention in Luong's network."""
@@ -69,8 +69,8 @@ class TransformerConfig:
     d_k: int | None = key(None, least=1, most=2**20)
     # Width of a head's values; None: d_model / num_heads.
     d_v: int | None = key(None, least=1, most=2**20)
-    # Layers of encoder and decoder. 0 decoder layers are a model of the encoder alone,
-    # such as BERT, and 0 encoder layers one of the decoder alone, such as GPT.
+    # Layers of encoder and decoder. 0 decoder layers are an encoder-only model, such
+    # as BERT, and 0 encoder layers a decoder-only one, such as GPT.
     num_encoder_layers: int = key(6, least=0, most=1_000)
     num_decoder_layers: int = key(6, least=0, most=1_000)
     # Dropout on sub-layer outputs and on the sums of embeddings and positions (section
@@ -113,7 +113,7 @@ class TransformerConfig:
     # Kinds of segments with an embedding each, such as the two texts of a pair in BERT;
     # 0: none.
     segment_types: int = key(0, least=0, most=2**16)
-    # What reads the output of a model of the encoder alone: words (of masked
+    # What reads the output of an encoder-only model: words (of masked
     # positions), words_and_next (and whether the second text follows the first),
     # classification (of the whole text), tagging (of each position), span (its first
     # and last position), pooled (the vector of the whole text, from which another

@@ -1,4 +1,4 @@
-"""The encoder alone, with heads for its tasks (Devlin et al. 2019)."""
+"""An encoder-only model with heads for its tasks (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxformer.typing import Array, Float, Int
 
 
 class TextEncoder(OneStack):
-    """A Transformer of the encoder alone: each position reads the whole text (Devlin et
+    """An encoder-only Transformer: each position reads the whole text (Devlin et
     al. 2019, section 3).
 
     ``config.num_decoder_layers`` is 0, and ``config.head`` says what reads the output.

@@ -1,4 +1,4 @@
-"""The decoder alone, as a language model (Radford et al. 2018, 2019)."""
+"""A decoder-only language model (Radford et al. 2018, 2019)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prompt(NamedTuple):
 
 
 class LanguageModel(OneStack):
-    """A Transformer of the decoder alone, without attention to an encoder: each token
+    """A decoder-only Transformer, without attention to an encoder: each token
     is predicted from those before it (Radford et al. 2018, section 3.1).
 
     ``config.num_encoder_layers`` is 0. Rows are padded on the right with

@@ -130,8 +130,8 @@ class RecurrentNetwork(EncoderDecoder):
     def empty_cache(
         self, memory: RecurrentMemory, rows: int, length: int, beam_size: int = 1
     ) -> RecurrentCache:
-        """Return the cache of ``rows`` empty hypotheses, equally many a sentence. It
-        has the same size whatever their ``length`` and ``beam_size``.
+        """Return the cache of ``rows`` empty hypotheses, equally many a sentence. Its
+        size does not depend on ``length`` or ``beam_size``.
         """
         del length, beam_size
         copies = rows // memory.mask.shape[0]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jaxformer.models.language_model import LanguageModel
 
 Model: TypeAlias = Union["EncoderDecoder", "LanguageModel", "TextEncoder"]
-"""An encoder-decoder, a decoder alone or an encoder alone."""
+"""An encoder-decoder, a decoder-only or an encoder-only model."""
 
 
 class AttentionWeights(NamedTuple):

@@ -138,6 +138,11 @@ class RunConfig:
                 f"training.objective={name} needs model.head={heads[0]}, not"
                 f" {model.head}"
             )
+        if name == "regression" and self.evaluation.best_metric == "accuracy":
+            raise InputError(
+                "training.objective=regression has no evaluation.best_metric=accuracy:"
+                " set evaluation.best_metric=loss"
+            )
         if self.data.kind != kind:
             raise InputError(
                 f"training.objective={name} needs data.kind={kind}, not"

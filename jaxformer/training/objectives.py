@@ -26,7 +26,7 @@ Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
 padding weighs nothing.
 
 With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see
-:class:`jaxformer.Transformer`. Text of one side is ``target`` alone. Labels are
+:class:`jaxformer.Transformer`. Text of one side is only ``target``. Labels are
 ``target`` [B, 1], tags [B, S], the first and last position of spans [B, 2].
 
 Where words are masked, ``continues`` [B, T] is an argument of :func:`draw_masks`, and

@@ -101,7 +101,7 @@ def make_train_step(
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
         scale: Float[Array, ""] | float = 1.0
         if state.loss_scale is not None:
-            # The loss is scaled to about its mean: gradients of sums would not fit.
+            # Gradients of a sum would not fit. The scale adapts to what is left.
             scale = state.loss_scale.scale / batch["target"].size
         # A key of its own: parts of the batch fold their numbers into the other.
         batch = objective.prepare(batch, jax.random.fold_in(key, _PREPARING))
@@ -301,8 +301,8 @@ def _losses(
     batch: Batch,
     key: Key | None = None,
 ) -> tuple[OutputLosses, Metrics]:
-    """Sum the losses of a batch, with dropout where there is a key for it; and what a
-    second term has beside its part of the loss.
+    """Sum the losses of a batch, with dropout where there is a key for it. Also return
+    the sums of a second term.
     """
     # Whether rows are packed is part of the batch's structure, as its shapes are: each
     # kind has its own compiled step.

@@ -1,4 +1,4 @@
-"""A language model that continues texts: a model of the decoder alone."""
+"""Continue texts by a decoder-only language model."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Generator:
         decoding = self._decoding(decoding, most, stop)
         check_results(decoding, n_best, None, None)
         encoded = self._encode(prompts)
-        models = self._translator.models.prepare(decoding.precision)
+        models = self._translator.prepare(decoding.precision)
         found: list[list[Continuation]] = [[] for _ in prompts]
         sizes = decoding.batch_size, _TOKENS, self._config.max_length
         for chosen, _ in batches([*map(len, encoded)], *sizes):
@@ -203,7 +203,7 @@ class Generator:
 
     def _tokens(self, ids: list[int], decoding: DecodingConfig) -> Iterator[int]:
         """Yield the tokens of a greedy search or of a sample, one after another."""
-        models = self._translator.models.prepare(decoding.precision)
+        models = self._translator.prepare(decoding.precision)
         config = models.models[0].config
         width = round_width(len(ids), config.max_length)
         most = min(decoding.max_extra_length, config.max_length - len(ids) + 1)
@@ -211,7 +211,8 @@ class Generator:
             dataclasses.replace(decoding, beam_size=1),
             np.array([most], np.int32),
             forbid_repeats(decoding, self._banned(decoding)),
-            most,
+            # Not `most`, for each value of which the step would compile.
+            decoding.max_extra_length,
             1,
             config,
             self._eos_id,
@@ -222,10 +223,11 @@ class Generator:
         state = _begin(model, params, prompt, rules)
         for place in range(1, most + 1):
             state = _advance(model, params, rules, key, state)
-            token = int(state.tokens[0, place])
-            if token == self._eos_id or (bool(state.done[0]) and not state.lengths[0]):
+            read = state.tokens[0, place], state.done[0], state.lengths[0]
+            token, done, length = jax.device_get(read)
+            if token == self._eos_id or (done and not length):
                 return
-            yield token
+            yield int(token)
 
     def _decoding(
         self, decoding: DecodingConfig | None, most: int, stop: Sequence[str]
@@ -237,8 +239,8 @@ class Generator:
         own = decoding or self.decoding
         if own.coverage_penalty:
             raise InputError(
-                "decoding.coverage_penalty counts attention to a source, which a"
-                f" language model has not: set it to 0, not {own.coverage_penalty:g}"
+                f"decoding.coverage_penalty={own.coverage_penalty:g} counts attention"
+                " to a source, and a language model has none: set it to 0"
             )
         return dataclasses.replace(
             own,

@@ -166,6 +166,12 @@ class Translator:
         self._models = models
         self._prepared: dict[Precision, Models] = {}
 
+    def prepare(self, precision: Precision) -> Models:
+        """Return the models in a precision; those of the last one are kept."""
+        if precision not in self._prepared:
+            self._prepared = {precision: self.models.prepare(precision)}
+        return self._prepared[precision]
+
     @property
     def model(self) -> Model:
         """The model, or the first of an ensemble."""
@@ -340,10 +346,7 @@ class Translator:
         changes = {name: each for name, each in changes.items() if each is not None}
         decoding = dataclasses.replace(decoding or self.decoding, **changes)
         check_results(decoding, n_best, required, window)
-        if decoding.precision not in self._prepared:
-            prepared = self.models.prepare(decoding.precision)
-            self._prepared = {decoding.precision: prepared}
-        models = self._prepared[decoding.precision]
+        models = self.prepare(decoding.precision)
         layers = self.model.config.attention_layers
         return LineSearch(
             models=models,

@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jax_learner import JaxLearner
@@ -137,6 +138,8 @@ class Contestant:
 def main() -> None:
     """Run what the command line asks for."""
     options, overrides = parse()
+    # As the figures say, also on a machine with GPUs.
+    jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as parts:
         contestants = {
             name: Contestant(name, options.workdir / name, overrides)

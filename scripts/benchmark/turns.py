@@ -127,12 +127,11 @@ class Process:
         self.close()
         if code == -signal.SIGKILL:
             raise InputError(
-                f"{self._name} was killed, as happens without enough memory: choose"
-                " fewer --systems"
+                f"{self._name} was killed, as happens without enough memory: measure"
+                " fewer systems or a smaller model"
             )
         raise InputError(
-            f"{self._name} ended with exit code {code}: fix the error above, or leave"
-            " it out of --systems"
+            f"{self._name} ended with exit code {code}: fix the error above"
         )
 
     def close(self) -> None:

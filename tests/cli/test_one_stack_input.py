@@ -48,6 +48,14 @@ CAUSAL = f"{runs.ROOT}/configs/language_model.py"
         ),
         (
             f"{MASKED}:language",
+            {
+                "training.objective": "regression",
+                "evaluation.best_metric": "accuracy",
+            },
+            "training.objective=regression has no evaluation.best_metric=accuracy",
+        ),
+        (
+            f"{MASKED}:language",
             {"data.labels": "en,fr"},
             "no label 'de': the labels are en, fr",
         ),
@@ -132,7 +140,12 @@ def test_commands_of_other_runs(call, tmp_path):
             assert "predict" in error
         assert "training.objective=" in call("translate", directory, stdin=b"a\n").error
         assert "training.objective=" in call("generate", directory, "a").error
-    assert "predict is for" in call("predict", f"--workdir={shared_run('text')}").error
+    directory = f"--workdir={shared_run('text')}"
+    assert "predict is for" in call("predict", directory).error
+    for option in ("from=en", "ensemble=run"):
+        found = call("score", directory, both[1], f"--{option}")
+        assert found.code == 2
+        assert f"--{option.partition('=')[0]} is for translations" in found.err
 
 
 @pytest.mark.parametrize("option", ["max_target_length", "coverage_penalty"])

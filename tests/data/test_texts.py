@@ -5,9 +5,17 @@ one line.
 import gzip
 import json
 
+import numpy as np
 import pytest
 
-from jaxformer.data import DataConfig, Pair, TrainingText, load, load_evaluation
+from jaxformer.data import (
+    DataConfig,
+    Pair,
+    TrainingText,
+    labelled,
+    load,
+    load_evaluation,
+)
 from jaxformer.data.labelled import begin_entities
 from jaxformer.data.texts import library_files
 from jaxformer.errors import InputError
@@ -98,6 +106,9 @@ def test_labelled_records(tmp_path):
     numbers = [{"a": "x", "b": 0.5}, {"a": "y", "b": -1}]
     path = write(tmp_path / "s.jsonl", "\n".join(map(json.dumps, numbers)))
     assert read(f"jsonl:{path}#a,b", "scored") == [("x", "0.5"), ("y", "-1")]
+    of_tfds = [({"text": "a", "label": np.int64(1)}, "record 1")]
+    (pair,) = labelled._read_labelled(lambda: iter(of_tfds), [], "labelled")
+    assert pair == Pair("a", "1")
 
 
 def test_tagged_words(tmp_path):

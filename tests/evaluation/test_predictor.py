@@ -9,7 +9,12 @@ import pytest
 from kinds import LINES, drawn_run, shared_data, shared_run
 
 from jaxformer.data import Vocabulary
-from jaxformer.data.examples import Window, encode_examples, join_texts
+from jaxformer.data.examples import (
+    Window,
+    encode_examples,
+    join_texts,
+    question_windows,
+)
 from jaxformer.data.frame import ENCODER
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import MASK, Vocabularies
@@ -137,14 +142,19 @@ def test_answers():
     assert found["answer"] == context[found["start"] : found["end"]]
     assert short["answer"] in LINES[0]
     assert blank == dict.fromkeys(("answer", "start", "end", "score", "no_answer"))
-    pair = Pair(f"Which?\t{context}", "-1 -1")
-    given = [pair], predictor.vocabularies, predictor.config.data
-    rows = encode_examples(*given).pairs.source
-    assert len(rows) > 1
-    scores = [alone(predictor, tokens, "find_span") for tokens in rows]
+    windows = question_windows(
+        *("Which?", context, predictor.vocabularies.source, predictor.frame),
+        *(predictor.longest, predictor.config.data.stride),
+    )
+    assert len(windows) > 1
+    scores = [alone(predictor, window.tokens, "find_span") for window in windows]
     none = min(float(each[0].sum()) for each in scores)
     assert found["no_answer"] == pytest.approx(none, abs=1e-4)
-    assert found["score"] <= max(float(x.max(0).sum()) for x in scores) + 1e-4
+    spans = map(best_span, [each.T for each in scores], windows)
+    best = max(filter(None, spans))
+    assert (found["score"], found["start"], found["end"]) == pytest.approx(
+        best, abs=1e-4
+    )
     with pytest.raises(InputError, match="text 1 is no question and text"):
         predictor.predict(["Which?"])
 

@@ -229,3 +229,17 @@ def test_options_of_other_runs():
     assert error == "--stride is for a language model, and this run translates"
     error = runs.call("predict", f"--workdir={shared_run('text')}").error
     assert error.endswith("predict is for models of the encoder alone: use generate")
+
+
+def test_a_question_is_left_open_where_none_scores_higher():
+    """And only if the data have questions without an answer."""
+    found = [
+        {"score": 1.0, "no_answer": 2.0, "answer": "a"},
+        {"score": 2.0, "no_answer": 1.0, "answer": "b"},
+    ]
+    lacking, asked = Pair("?\ta", texts.NO_ANSWER), Pair("?\tb", "0 1")
+    predictor = Predictor.load(shared_run("spans"))
+    scores, answers = texts._answers(predictor, found, [lacking, asked])
+    assert answers == ["", "b"]
+    assert scores == {"exact_match": 1.0, "f1": 1.0, "without_answer": 1}
+    assert texts._answers(predictor, found, [asked, asked])[1] == ["a", "b"]

@@ -138,7 +138,7 @@ def read_factors(path):
 
 
 def each_adapted(model, factors):
-    """Give each adapted layer of a model in torch, with its factors."""
+    """Yield each adapted layer of a model in torch, with its factors."""
     for path in {path[:-1] for path in factors}:
         side, layer, attention, projection, _ = path
         found = getattr(model.model, side).layers[int(layer.removeprefix("layer_"))]

@@ -6,7 +6,6 @@ Biases are random too: one that is lost would not be seen otherwise.
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
-import dataclasses
 import hashlib
 import os
 from pathlib import Path
@@ -276,20 +275,6 @@ def test_loss_and_gradients(name):
     assert len(grads) > 20
     for key, grad in grads.items():
         np.testing.assert_allclose(tensors[key], grad, rtol=1e-3, atol=2e-5)
-
-
-def test_second_texts_have_their_own_kind():
-    """The kinds of the tokens of two texts are found by what ends the first."""
-    model = draw("BertForSequenceClassification")
-    config, params = from_model(model)
-    config = dataclasses.replace(config, eos_id=3)
-    tokens = np.array([[2, 7, 8, 3, 9, 10, 3, 0], [2, 7, 3, 0, 0, 0, 0, 0]])
-    types = np.array([[0, 0, 0, 0, 1, 1, 1, 0], [0] * 8])
-    found, given = (
-        make_model(config).apply({"params": params}, jnp.asarray(tokens), types=each)
-        for each in (None, jnp.asarray(types))
-    )
-    np.testing.assert_allclose(found[tokens != 0], given[tokens != 0], atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CASES)

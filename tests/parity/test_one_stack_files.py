@@ -18,9 +18,7 @@ pytestmark = [
 
 
 def old_names(state):
-    """Name tensors as old files do: without a prefix, gamma and beta, buffers, and the
-    table of words a second time.
-    """
+    """Name norms as old files do: gamma and beta."""
     found = {}
     for name, tensor in state.items():
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma")

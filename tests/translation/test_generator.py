@@ -12,6 +12,7 @@ from jaxformer.data import Vocabulary
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.search.config import DecodingConfig
+from jaxformer.translation import generator as generator_module
 from jaxformer.translation.generator import Generator, cut
 
 LINES = ["the cat sat on the mat", "a dog ran in the park", "hello world again"]
@@ -102,6 +103,16 @@ def test_the_parts_of_a_stream_are_the_continuation(made, settings):
     assert len(parts) > 1
 
 
+def test_streams_of_prompts_near_the_last_position_share_a_program(made):
+    """However many tokens there is room for after each."""
+    prompts = ["the cat sat on", "the cat sat on t", "the cat sat on th"]
+    [*made[0].stream(prompts[0], most=20)]
+    compiled = generator_module._advance._cache_size()
+    for prompt in prompts[1:]:
+        [*made[0].stream(prompt, most=20)]
+    assert generator_module._advance._cache_size() == compiled
+
+
 def test_a_beam_finds_what_is_at_least_as_probable(made):
     scores = []
     for beam in (1, 4):
@@ -126,8 +137,7 @@ def test_a_continuation_ends_with_the_positions(made):
     prompt = "the cat sat on the mat a d"
     length = 1 + len(made[1].encode(prompt))
     ((found,),) = made[0].generate([prompt], most=100)
-    assert found.tokens <= 24 - length + 1
-    assert found.finished == (found.tokens < 24 - length + 1)
+    assert (found.tokens, found.finished) == (24 - length + 1, False)
     with pytest.raises(InputError, match="the model has 24 positions: shorten it"):
         made[0].generate([prompt * 3])
 

@@ -122,16 +122,14 @@ def check_stalled(run: Evidence) -> Finding:
     least, share, what = (1, _CHANCE, "labels") if labels else (500, _STALLED, "pieces")
     settled = max(2 * training.warmup_steps, least)
     if not points or points[-1][0] < settled:
-        raise UnseenError(
-            f"the run has not made {settled:,} steps: twice its warm-up, {least} at"
-            " least"
-        )
+        raise UnseenError(f"the run has made fewer than {settled:,} steps")
     nll, limit = points[-1][1], share * math.log(size)
     cure = (
         "post-LN needs warm-up: a longer --config.training.warmup_steps, or"
-        " --config.model.norm_order=pre; else the sides of the training text do not"
-        " belong together"
+        " --config.model.norm_order=pre"
     )
+    if training.objective == "translation":
+        cure += "; else the sides of the training text do not belong together"
     if labels:
         cure = (
             "a lower --config.training.learning_rate, a longer"

@@ -261,6 +261,8 @@ def differences(config: TransformerConfig, name: str) -> dict[str, Any]:
     if decoder != (config.num_encoder_layers == 0):
         side = "encoder" if decoder else "decoder"
         return {f"num_{side}_layers": 0}
+    if name != "bert" and config.head in ("pooled", "words_and_next"):
+        return {"head": "none" if config.head == "pooled" else "words"}
     labels = [str(number) for number in range(config.vocabulary_size)]
     named = labels if config.head in ("classification", "tagging") else ()
     other = to_config(to_settings(config, name, named), config.head)

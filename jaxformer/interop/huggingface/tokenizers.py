@@ -174,7 +174,8 @@ def _read_bart(
     try:
         return TokenizerVocabulary(content)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        place = path if path.is_file() else folder
+        raise InputError(f"{place}: {error}") from None
 
 
 def _read_one_stack(
