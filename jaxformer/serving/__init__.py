@@ -1,0 +1,1 @@
+"""An HTTP server that translates, and its page."""

@@ -1,0 +1,44 @@
+"""The one kind of error that a client can mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ServingError(Exception):
+    """A request that cannot be answered. Each protocol writes it in its own form.
+
+    Attributes:
+        status: of HTTP.
+        code: a word for programs, such as ``text_too_long``.
+        message: one line with the rule, the value and the cure.
+        field: of the request that is wrong.
+        limit: that was exceeded.
+        given: what exceeded it.
+        retry_after: seconds after which the same request may succeed.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: float | None = None,
+        given: Any = None,
+        retry_after: int | None = None,
+    ) -> None:
+        """Word it."""
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.field, self.limit, self.given = field, limit, given
+        self.retry_after = retry_after
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``{"code", "message"}`` with ``field``, ``limit`` and ``given``
+        where they are known.
+        """
+        facts = {"field": self.field, "limit": self.limit, "given": self.given}
+        known = {name: fact for name, fact in facts.items() if fact is not None}
+        return {"code": self.code, "message": self.message, **known}
