@@ -54,6 +54,11 @@ _UNSPACED = re.compile(
 )
 
 
+def is_unspaced(character: str) -> bool:
+    """Return whether a character is of a script without spaces between words."""
+    return _UNSPACED.match(character) is not None
+
+
 def spacing(left: str, right: str, source: str) -> str:
     """Return the white space between two translated parts, given that of the source.
 
@@ -65,11 +70,7 @@ def spacing(left: str, right: str, source: str) -> str:
         >>> spacing("Eins.", "Zwei.", "  "), spacing("One.", "Two.", "")
         ('  ', ' ')
     """
-    if (
-        not left
-        or not right
-        or (_UNSPACED.match(left[-1]) and _UNSPACED.match(right[0]))
-    ):
+    if not left or not right or (is_unspaced(left[-1]) and is_unspaced(right[0])):
         return ""
     return re.sub(r"[\r\n]", " ", source) or " "
 

@@ -1,0 +1,376 @@
+"""A queue of sentences from which batches form while the last batch is searched."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from jaxformer.serving.errors import ServingError
+
+# Widths up to this one, and up to each power of two above, count as alike.
+_NARROW = 16
+_NARROWEST = (_NARROW - 1).bit_length()
+
+# How much the last batch counts in the mean time of a sentence.
+_WEIGHT = 0.2
+
+
+class Job(NamedTuple):
+    """A sentence to search, or other work of the same worker."""
+
+    key: Hashable
+    """Only jobs with equal keys share a batch."""
+    width: int
+    """Tokens of the source."""
+    payload: Any
+    """What the search is given."""
+
+
+class Batch(NamedTuple):
+    """A batch that has been searched, for metrics."""
+
+    key: Hashable
+    """Of its jobs."""
+    widths: list[int]
+    """Of its jobs."""
+    waited: list[float]
+    """Seconds that each job was in the queue."""
+    seconds: float
+    """Duration of the search."""
+
+
+Search = Callable[[Hashable, Sequence[Any]], Awaitable[Sequence[Any]]]
+
+
+class _Request:
+    """The jobs of one call of :meth:`Batcher.run`, and their results."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        done: Callable[[int, Any], None] | None,
+        arrived: float,
+    ) -> None:
+        self.jobs, self.done, self.arrived = jobs, done, arrived
+        self.error: ServingError | None = None
+        self.results: list[Any] = [None] * len(jobs)
+        self.left = len(jobs)
+        self.ended = asyncio.get_running_loop().create_future()
+        self.waiting: dict[tuple[Hashable, int], deque[int]] = {}
+        for index, job in enumerate(jobs):
+            group = job.key, _size(job.width)
+            self.waiting.setdefault(group, deque()).append(index)
+
+    def first(self) -> tuple[Hashable, int]:
+        """Return the group of the first job that waits."""
+        return min(self.waiting, key=lambda group: self.waiting[group][0])
+
+    def take(self, group: tuple[Hashable, int]) -> int:
+        """Take the first waiting job of a group, which must have one."""
+        indices = self.waiting[group]
+        index = indices.popleft()
+        if not indices:
+            del self.waiting[group]
+        return index
+
+    def put(self, index: int, result: Any) -> None:
+        """Keep a result. The last one, or an error, ends the request."""
+        if self.ended.done():
+            return
+        if isinstance(result, Exception):
+            self.fail(result)
+            return
+        self.results[index] = result
+        self.left -= 1
+        if self.done is not None:
+            try:
+                self.done(index, result)
+            except Exception as error:
+                self.fail(error)
+                return
+        if not self.left:
+            self.ended.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error."""
+        self.waiting.clear()
+        if not self.ended.done():
+            self.error = _as_serving_error(error)
+            self.ended.set_result(None)
+
+
+class Batcher:
+    """Groups the jobs of all requests into batches, one after the other.
+
+    The next batch begins as soon as the last one ends; nothing waits for company.
+    Requests take turns: the one that was served the longest time ago, or has waited
+    longest, leads. Its first job decides the key and the greatest width, rounded up to
+    a power of two. Other jobs with this key fill the batch, those of like width first.
+    No request has more than half of the rows, rounded up, while another has a job that
+    fits.
+
+    Only one event loop may use a batcher; none of its methods may be called from other
+    threads.
+
+    Attributes:
+        active: jobs in the batch that is being searched.
+
+    Example:
+        >>> async def search(key, payloads):
+        ...     return [payload.upper() for payload in payloads]
+        >>> async def main():
+        ...     batcher = Batcher(search, rows=16, capacity=1024)
+        ...     server = asyncio.create_task(batcher.serve())
+        ...     jobs = [Job("en-de", 1, "one"), Job("en-de", 1, "two")]
+        ...     print(await batcher.run(jobs, timeout=30))
+        ...     batcher.drain()
+        ...     await server
+        >>> asyncio.run(main())
+        ['ONE', 'TWO']
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        *,
+        rows: Callable[[Hashable], int] | int,
+        capacity: int,
+        now: Callable[[], float] = time.monotonic,
+        observe: Callable[[Batch], None] | None = None,
+    ) -> None:
+        """Begin with an empty queue.
+
+        Args:
+            search: called with a key and the payloads of a batch; returns a result for
+                each. A result may be an exception, which fails only its own request.
+            rows: most jobs of a batch, or a function of its key.
+            capacity: most jobs that wait.
+            now: a clock, in seconds.
+            observe: called after each batch.
+        """
+        self._search, self._now, self._observe = search, now, observe
+        self._rows = rows if callable(rows) else lambda _: rows
+        self._capacity = capacity
+        # In the order of their turns.
+        self._requests: dict[_Request, None] = {}
+        self._wake = asyncio.Event()
+        self._draining = False
+        self._seconds_each = 0.0
+        self.active = 0
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return sum(
+            len(indices)
+            for request in self._requests
+            for indices in request.waiting.values()
+        )
+
+    async def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        timeout: float,
+        done: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
+        """Wait for the results of the jobs of a request, in their order.
+
+        Cancelling the task that waits takes the request's jobs out of the queue. Jobs
+        in the running batch are finished, and their results dropped.
+
+        Args:
+            jobs: of the request.
+            timeout: seconds from now. Jobs that have begun by then may end.
+            done: called with the index and the result of each job as soon as it is
+                found; what it raises ends the request. Not called with exceptions.
+
+        Raises:
+            ServingError: 503 ``queue``: no room, with ``retry_after``; 413
+                ``too_many_sentences``: more jobs than the queue ever has room for; 504
+                ``deadline``: a job still waits after ``timeout``; 503 ``draining``: the
+                server ends; 500 ``internal``: the search of a job failed, with the
+                fault as its cause; or the ServingError that the search returned.
+        """
+        self._admit(len(jobs))
+        if not jobs:
+            return []
+        request = _Request(jobs, done, self._now())
+        self._requests[request] = None
+        self._wake.set()
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(max(timeout, 0), _expire, request, timeout)
+        try:
+            await request.ended
+        finally:
+            timer.cancel()
+            del self._requests[request]
+        if request.error is not None:
+            raise request.error
+        return request.results
+
+    async def serve(self) -> None:
+        """Search batches until :meth:`drain`, and then what still waits.
+
+        If this is cancelled, all requests end with 503 ``draining``.
+        """
+        try:
+            while True:
+                batch = self._choose()
+                if batch:
+                    await self._search_batch(batch)
+                elif self._draining:
+                    return
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        finally:
+            self._draining = True
+            for request in self._requests:
+                request.fail(_draining())
+
+    def drain(self) -> None:
+        """Refuse further requests, and end :meth:`serve` once the queue is empty."""
+        self._draining = True
+        self._wake.set()
+
+    def _admit(self, count: int) -> None:
+        """Check that the queue has room for this many jobs."""
+        if self._draining:
+            raise _draining()
+        if count > self._capacity:
+            raise ServingError(
+                413,
+                "too_many_sentences",
+                f"a request has at most {self._capacity:,} sentences, not {count:,}:"
+                " send it in parts",
+                limit=self._capacity,
+                given=count,
+            )
+        waiting = self.waiting
+        if waiting + count > self._capacity:
+            seconds = math.ceil(waiting * self._seconds_each)
+            raise ServingError(
+                503,
+                "queue",
+                f"{waiting:,} sentences wait, and at most {self._capacity:,} may: try"
+                " again later",
+                limit=self._capacity,
+                retry_after=min(max(seconds, 1), 60),
+            )
+
+    def _choose(self) -> list[tuple[_Request, int]]:
+        """Take the jobs of the next batch out of the queue; none if nothing waits."""
+        leader = next((each for each in self._requests if each.waiting), None)
+        if leader is None:
+            return []
+        key, widest = leader.first()
+        rows = self._rows(key)
+        batch: list[tuple[_Request, int]] = []
+        taken: Counter[_Request] = Counter()
+        for most in (-(-rows // 2), rows):
+            for size in range(widest, _NARROWEST - 1, -1):
+                for request in self._requests:
+                    while (
+                        (key, size) in request.waiting
+                        and taken[request] < most
+                        and len(batch) < rows
+                    ):
+                        batch.append((request, request.take((key, size))))
+                        taken[request] += 1
+        return batch
+
+    async def _search_batch(self, batch: Sequence[tuple[_Request, int]]) -> None:
+        """Search a batch, and give each result to its request."""
+        jobs = [request.jobs[index] for request, index in batch]
+        begun, self.active = self._now(), len(batch)
+        try:
+            for (request, index), result in zip(
+                batch, await self._results(batch), strict=True
+            ):
+                request.put(index, result)
+        finally:
+            self.active = 0
+        seconds = self._now() - begun
+        self._learn(seconds / len(batch))
+        # Requests that came meanwhile have their turn before these.
+        for request in dict.fromkeys(request for request, _ in batch):
+            if request in self._requests:
+                del self._requests[request]
+                self._requests[request] = None
+        if self._observe is not None:
+            waited = [begun - request.arrived for request, _ in batch]
+            widths = [job.width for job in jobs]
+            self._observe(Batch(jobs[0].key, widths, waited, seconds))
+
+    async def _results(self, batch: Sequence[tuple[_Request, int]]) -> list[Any]:
+        """Return a result or an exception for each job.
+
+        If the batch raises, its jobs are searched again one by one, once.
+        """
+        results = await self._try([request.jobs[index] for request, index in batch])
+        if isinstance(results, list):
+            return results
+        if len(batch) == 1:
+            return [results]
+        singles: list[Any] = []
+        for request, index in batch:
+            if request.ended.done():
+                singles.append(None)
+                continue
+            single = await self._try([request.jobs[index]])
+            singles.extend(single if isinstance(single, list) else [single])
+        return singles
+
+    async def _try(self, jobs: Sequence[Job]) -> list[Any] | Exception:
+        try:
+            results = await self._search(jobs[0].key, [job.payload for job in jobs])
+            if len(results) != len(jobs):
+                raise RuntimeError(f"{len(results)} results of {len(jobs)} jobs")
+        except Exception as error:
+            return error
+        return list(results)
+
+    def _learn(self, seconds: float) -> None:
+        """Update the mean time of a sentence."""
+        weight = _WEIGHT if self._seconds_each else 1.0
+        self._seconds_each += weight * (seconds - self._seconds_each)
+
+
+def _size(width: int) -> int:
+    """Return the exponent of the power of two that a width is rounded up to."""
+    return (max(width, _NARROW) - 1).bit_length()
+
+
+def _expire(request: _Request, timeout: float) -> None:
+    """End a request of which a job still waits."""
+    if request.waiting:
+        request.fail(
+            ServingError(
+                504,
+                "deadline",
+                f"the text still waited after {timeout:g} seconds: try again later, or"
+                " send less at once",
+                limit=timeout,
+            )
+        )
+
+
+def _draining() -> ServingError:
+    return ServingError(
+        503, "draining", "the server ends: try again in a moment", retry_after=1
+    )
+
+
+def _as_serving_error(error: Exception) -> ServingError:
+    if isinstance(error, ServingError):
+        return error
+    fault = ServingError(
+        500, "internal", "the translation failed: try again, or report the request's id"
+    )
+    fault.__cause__ = error
+    return fault
