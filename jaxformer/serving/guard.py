@@ -1,0 +1,345 @@
+"""Middleware that every request passes: its id, its limits, and headers of safety."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jaxformer.serving.access import Keys, Rates
+from jaxformer.serving.call import CALL, Call
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.errors import ServingError
+
+# Most bytes of the names and values of a request's headers.
+MOST_HEADERS = 16_384
+
+_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_DISCONNECT: Message = {"type": "http.disconnect"}
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+# Added where an answer has no header of that name.
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+_PREFLIGHT = {
+    "access-control-allow-headers": "Authorization, Content-Type, X-Request-ID",
+    "access-control-allow-methods": "GET, POST",
+    "access-control-max-age": "86400",
+    "content-length": "0",
+}
+
+
+def allowed_hosts(host: str, more: Collection[str] = ()) -> frozenset[str]:
+    """Return the names that requests may call a server by; empty: any.
+
+    On a loopback address only these are allowed, so that no page of the Web reaches
+    the server by a name that its owner points there (DNS rebinding).
+
+    Args:
+        host: address that the server listens on.
+        more: names that are allowed too; ``*``: any.
+    """
+    if "*" in more:
+        return frozenset()
+    names = {name.lower().strip("[]") for name in more}
+    if host.strip("[]") in _LOOPBACK:
+        return _LOOPBACK | names
+    return frozenset(names)
+
+
+Finished = Callable[[Call], None]
+
+
+class Guard:
+    """The outermost layer of the application.
+
+    It names each request (``X-Request-ID``), refuses long headers (431), foreign hosts
+    (421), long bodies (413) and slow ones (408), answers preflight requests, adds
+    headers of safety and CORS, and turns what escapes the application into an error
+    500. Once a request has ended, it calls ``finished``.
+
+    Attributes:
+        in_flight: requests that are being answered.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServingConfig,
+        *,
+        refuse: Callable[[Scope, ServingError], ASGIApp],
+        keys: Keys | None = None,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        finished: Sequence[Finished] = (),
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            app: may see ``http.disconnect`` in place of a body that was refused.
+            config: of the limits.
+            refuse: returns the answer that states an error, such as a Response.
+            keys: of clients; None: none is needed.
+            hosts: see :func:`allowed_hosts`.
+            origins: whose pages may read answers, such as ``https://example.org``, or
+                ``*``.
+            finished: called with each call that has ended.
+            now: a clock, in seconds.
+        """
+        self._app, self.config, self.refuse = app, config, refuse
+        self._keys, self._hosts, self._finished = keys, hosts, finished
+        self._origins, self._now = origins, now
+        self._rates = Rates(config.rate, now) if config.rate else None
+        self.in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = self._now()
+        headers = _read_headers(scope)
+        call = self._begin(scope, headers)
+        exchange = _Exchange(self, call, scope, receive, send, self._cors(headers))
+        token = CALL.set(call)
+        self.in_flight += 1
+        try:
+            await self._answer(exchange, headers)
+        finally:
+            CALL.reset(token)
+            self.in_flight -= 1
+            if not exchange.is_complete:
+                call.status = 499 if call.fault is None else 500
+            call.seconds = self._now() - begun
+            call.route = getattr(scope.get("route"), "path", call.route)
+            for finished in self._finished:
+                finished(call)
+
+    def _begin(self, scope: Scope, headers: Mapping[str, str]) -> Call:
+        given = headers.get("x-request-id", "")
+        client = scope.get("client")
+        return Call(
+            id=given if _ID.fullmatch(given) else secrets.token_hex(8),
+            method=scope["method"] if scope["method"] in _METHODS else "other",
+            address=client[0] if client else "",
+            authorization=headers.get("authorization", ""),
+            keys=self._keys,
+            rates=self._rates,
+        )
+
+    async def _answer(self, exchange: _Exchange, headers: Mapping[str, str]) -> None:
+        """Call the application unless the head of the request forbids it."""
+        try:
+            self._check(exchange.scope, headers)
+            if self._is_preflight(exchange.scope, headers):
+                await exchange.preflight()
+                return
+            await self._app(exchange.scope, exchange.receive, exchange.send)
+        except ServingError as error:
+            await exchange.refuse(error)
+        except Exception as error:
+            if not (exchange.is_refused or exchange.is_gone):
+                await exchange.fail(error)
+        else:
+            if not (exchange.is_started or exchange.is_refused or exchange.is_gone):
+                await exchange.fail(RuntimeError("the application gave no answer"))
+
+    def _check(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        """Check the head of a request."""
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > MOST_HEADERS:
+            raise ServingError(
+                431,
+                "headers_too_large",
+                f"the headers have at most {MOST_HEADERS:,} bytes, not {size:,}: send"
+                " fewer cookies",
+                limit=MOST_HEADERS,
+                given=size,
+            )
+        host = _host_name(headers.get("host", ""))
+        if self._hosts and host and host not in self._hosts:
+            raise ServingError(
+                421,
+                "host",
+                "the server does not answer to this name: call it by another, or let"
+                " its operator allow this one (--allowed_host)",
+                field="Host",
+            )
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise ServingError(
+                400, "bad_length", "Content-Length must be a whole number: correct it"
+            )
+        if len(length) > 18 or int(length) > self.config.max_body:
+            raise _too_large(self.config)
+
+    def _is_preflight(self, scope: Scope, headers: Mapping[str, str]) -> bool:
+        return (
+            scope["method"] == "OPTIONS"
+            and bool(self._origins)
+            and "origin" in headers
+            and "access-control-request-method" in headers
+        )
+
+    def _cors(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers that let a page of another origin read an answer."""
+        if not self._origins:
+            return {}
+        exposed = {"access-control-expose-headers": "Retry-After, X-Request-ID"}
+        if "*" in self._origins:
+            return {"access-control-allow-origin": "*", **exposed}
+        origin = headers.get("origin", "")
+        if origin in self._origins:
+            exposed["access-control-allow-origin"] = origin
+            return {"vary": "Origin", **exposed}
+        return {"vary": "Origin"}
+
+
+class _Exchange:
+    """A request and its answer on their way through the guard."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        call: Call,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.scope = scope
+        self._guard, self._call, self._receive, self._send = guard, call, receive, send
+        self._headers = {"x-request-id": call.id, **headers}
+        self._deadline: float | None = None
+        self._size = 0
+        self._is_read = False
+        self.is_started = self.is_complete = self.is_refused = self.is_gone = False
+
+    async def receive(self) -> Message:
+        """Return the next part of the body within its limits, or the disconnection."""
+        if self.is_refused or self.is_gone:
+            return _DISCONNECT
+        loop, config = asyncio.get_running_loop(), self._guard.config
+        if self._deadline is None:
+            self._deadline = loop.time() + config.body_timeout
+        try:
+            async with asyncio.timeout_at(None if self._is_read else self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            return await self._stop(_too_slow(config))
+        if message["type"] == "http.disconnect":
+            self.is_gone = True
+            return message
+        self._size += len(message.get("body", b""))
+        self._is_read = not message.get("more_body", False)
+        if self._size > config.max_body:
+            return await self._stop(_too_large(config))
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer, unless the request was refused meanwhile."""
+        if not self.is_refused:
+            await self._emit(message)
+
+    async def preflight(self) -> None:
+        """Answer whether a page of another origin may ask."""
+        headers = [
+            (name.encode(), value.encode()) for name, value in _PREFLIGHT.items()
+        ]
+        start = {"type": "http.response.start", "status": 204, "headers": headers}
+        await self._emit(start)
+        await self._emit({"type": "http.response.body"})
+
+    async def refuse(self, error: ServingError) -> None:
+        """Answer with an error, if none has begun; the application's is lost."""
+        if self.is_started or self.is_refused:
+            return
+        self.is_refused = True
+        self._call.refused(error)
+        response = self._guard.refuse(self.scope, error)
+        await response(self.scope, self._nothing, self._emit)
+
+    async def fail(self, fault: Exception) -> None:
+        """Answer that the server failed. An answer that has begun is cut off."""
+        error = ServingError(
+            500,
+            "internal",
+            f"the server failed: report the id {self._call.id} to its operator",
+        )
+        error.__cause__ = fault
+        self._call.refused(error)
+        await self.refuse(error)
+
+    async def _stop(self, error: ServingError) -> Message:
+        await self.refuse(error)
+        return _DISCONNECT
+
+    async def _nothing(self) -> Message:
+        return _DISCONNECT
+
+    async def _emit(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.is_started = True
+            self._call.status = message["status"]
+            message = {**message, "headers": self._complete_headers(message)}
+        await self._send(message)
+        if message["type"] == "http.response.body":
+            self.is_complete = not message.get("more_body", False)
+
+    def _complete_headers(self, message: MutableMapping[str, Any]) -> list[Any]:
+        given = list(message.get("headers", ()))
+        names = {name.lower() for name, _ in given}
+        missing = (
+            (name.encode(), value.encode())
+            for name, value in (_HEADERS | self._headers).items()
+        )
+        own = [header for header in missing if header[0] not in names]
+        if message["status"] in (408, 413) and b"connection" not in names:
+            own.append((b"connection", b"close"))  # the rest of the body is not read
+        return given + own
+
+
+def _read_headers(scope: Scope) -> dict[str, str]:
+    return {
+        name.decode("latin-1").lower(): value.decode("latin-1")
+        for name, value in scope["headers"]
+    }
+
+
+def _host_name(host: str) -> str:
+    """Return a host without its port and brackets."""
+    name = host.lower().strip()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0].rstrip(".")
+
+
+def _too_large(config: ServingConfig) -> ServingError:
+    return ServingError(
+        413,
+        "body_too_large",
+        f"the body has more than {config.max_body:,} bytes: send it in several"
+        " requests",
+        limit=config.max_body,
+    )
+
+
+def _too_slow(config: ServingConfig) -> ServingError:
+    return ServingError(
+        408,
+        "slow_body",
+        f"the body took more than {config.body_timeout:g} seconds: send it faster",
+        limit=config.body_timeout,
+    )

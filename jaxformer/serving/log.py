@@ -1,0 +1,90 @@
+"""The log of requests: one line of JSON each, without texts, keys and addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from jaxformer.serving.call import Call
+
+# The facts of a call that are written, see Call.note.
+FACTS = ("kind", "queue_seconds", "sentences", "characters")
+
+_WORD = re.compile(r"[\w.+/-]{1,64}", re.ASCII)
+
+
+class Log:
+    """Writes a line for each request that has ended; a guard calls it.
+
+    A line has ``time`` (UTC), ``id``, ``method``, ``route`` (a template, without the
+    query), ``status`` (499: the client left), ``seconds``, and where they are known
+    ``queue_seconds``, ``sentences``, ``characters``, ``kind`` and the ``code`` of an
+    error. An error 500 has ``fault``, the name of its class, and ``trace``, the places
+    in the code; its message may show a text and is not written.
+
+    Lines that cannot be written, as on a full disk, are lost.
+
+    Attributes:
+        lost: how many lines.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        addresses: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Write to a stream.
+
+        Args:
+            stream: such as ``sys.stderr``.
+            addresses: whether a line has the ``address`` of the client.
+            clock: seconds since 1970.
+        """
+        self._stream, self._addresses, self._clock = stream, addresses, clock
+        self.lost = 0
+
+    def __call__(self, call: Call) -> None:
+        """Write the line of a call."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(self._clock(), UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "id": call.id,
+            "method": call.method,
+            "route": call.route,
+            "status": call.status,
+            "seconds": round(call.seconds, 4),
+        }
+        for name in FACTS:
+            fact = call.facts.get(name)
+            if isinstance(fact, float):
+                line[name] = round(fact, 4)
+            elif isinstance(fact, int) or (fact and _WORD.fullmatch(fact)):
+                line[name] = fact
+        if call.code is not None:
+            line["code"] = call.code
+        if call.fault is not None:
+            line |= {"fault": type(call.fault).__name__, "trace": _trace(call.fault)}
+        if self._addresses:
+            line["address"] = call.address
+        try:
+            self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # a full disk; a closed stream
+            self.lost += 1
+
+
+def _trace(fault: BaseException) -> list[str]:
+    """Return where an error came from, the innermost place last."""
+    return [
+        f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(fault.__traceback__)
+    ]

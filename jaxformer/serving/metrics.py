@@ -1,0 +1,194 @@
+"""The numbers of a server, in Prometheus' form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.exposition import choose_encoder
+
+from jaxformer import __version__
+from jaxformer.serving.batcher import Batch
+from jaxformer.serving.call import Call
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+
+# Why requests are refused, by the code of the error.
+_REASONS = {
+    "queue": "queue",
+    "rate": "rate",
+    "deadline": "deadline",
+    "body_too_large": "size",
+    "headers_too_large": "size",
+    "text_too_long": "size",
+    "too_many_sentences": "size",
+    "too_many_texts": "size",
+}
+
+
+class Served(NamedTuple):
+    """A model that is served, for the label of ``jaxformer_model_info``."""
+
+    source: str
+    target: str
+    checkpoint: str
+
+
+class Metrics:
+    """Counts what a server does.
+
+    Labels have few values: templates of routes, statuses, kinds of search, and the
+    languages of the models; never a text, key or address.
+
+    A server passes :meth:`finished` to its guard and calls :meth:`batch` from the
+    ``observe`` of its batcher, :meth:`translated` after a translation, :meth:`compiled`
+    after a compilation, and :meth:`serve` after loading. ``GET /metrics`` answers with
+    :meth:`render`.
+    """
+
+    def __init__(
+        self,
+        *,
+        waiting: Callable[[], float] = lambda: 0,
+        in_flight: Callable[[], float] = lambda: 0,
+    ) -> None:
+        """Begin at zero, in a registry of its own.
+
+        Args:
+            waiting: returns how many sentences wait.
+            in_flight: returns how many requests are being answered.
+        """
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        Gauge(
+            "jaxformer_queue_sentences", "Sentences that wait", registry=registry
+        ).set_function(waiting)
+        Gauge(
+            "jaxformer_requests_in_flight",
+            "Requests that are being answered",
+            registry=registry,
+        ).set_function(in_flight)
+        self._requests = self._counter("requests", "Answers", "route", "status")
+        self._seconds = self._histogram(
+            "request_duration_seconds", "Time from a request to its answer", "route"
+        )
+        self._queue_seconds = self._histogram(
+            "queue_duration_seconds", "Time that a sentence waited"
+        )
+        self._batch_sentences = self._histogram(
+            "batch_sentences", "Sentences of a batch", "kind", buckets=_SENTENCES
+        )
+        self._padding = self._histogram(
+            "batch_padding_ratio",
+            "Share of a batch's source tokens that its longest sentence adds to others",
+            "kind",
+            buckets=_RATIOS,
+        )
+        self._batch_seconds = self._histogram(
+            "batch_duration_seconds", "Time of a search", "kind"
+        )
+        pair = "source", "target"
+        self._sentences = self._counter("sentences", "Sentences translated", *pair)
+        self._source_tokens = self._counter(
+            "source_tokens", "Tokens of the sentences translated", *pair
+        )
+        self._target_tokens = self._counter(
+            "target_tokens", "Tokens of their translations", *pair
+        )
+        self._characters = self._counter(
+            "characters", "Characters of the texts translated", *pair
+        )
+        self._rejected = self._counter("rejected", "Requests refused", "reason")
+        self._cancelled = self._counter("cancelled", "Requests whose client left")
+        self._compilations = self._counter("compilations", "Programs compiled", "when")
+        self._model = Gauge(
+            "jaxformer_model_info",
+            "Models that are served",
+            [*Served._fields, "version"],
+            registry=registry,
+        )
+        # A series is there before its first event, so that its rate is known.
+        for reason in _REASONS.values():
+            self._rejected.labels(reason)
+        for when in ("warmup", "ready"):
+            self._compilations.labels(when)
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(f"jaxformer_{name}", help, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, help: str, *labels: str, buckets: Iterable[float] = _SECONDS
+    ) -> Histogram:
+        return Histogram(
+            f"jaxformer_{name}",
+            help,
+            labels,
+            buckets=tuple(buckets),
+            registry=self.registry,
+        )
+
+    def finished(self, call: Call) -> None:
+        """Count a request that has ended."""
+        self._requests.labels(call.route, call.status).inc()
+        self._seconds.labels(call.route).observe(call.seconds)
+        if call.status == 499:
+            self._cancelled.inc()
+        elif call.code in _REASONS:
+            self._rejected.labels(_REASONS[call.code]).inc()
+
+    def batch(self, kind: str, batch: Batch) -> None:
+        """Count a batch; ``kind`` is one of few words."""
+        for seconds in batch.waited:
+            self._queue_seconds.observe(seconds)
+        self._batch_sentences.labels(kind).observe(len(batch.widths))
+        self._batch_seconds.labels(kind).observe(batch.seconds)
+        padded = len(batch.widths) * max(batch.widths)
+        if padded:
+            ratio = 1 - sum(batch.widths) / padded
+            self._padding.labels(kind).observe(ratio)
+
+    def translated(
+        self,
+        source: str,
+        target: str,
+        *,
+        sentences: int,
+        characters: int,
+        source_tokens: int,
+        target_tokens: int,
+    ) -> None:
+        """Count a text that has been translated."""
+        self._sentences.labels(source, target).inc(sentences)
+        self._characters.labels(source, target).inc(characters)
+        self._source_tokens.labels(source, target).inc(source_tokens)
+        self._target_tokens.labels(source, target).inc(target_tokens)
+
+    def compiled(self, when: Literal["warmup", "ready"], count: int = 1) -> None:
+        """Count compilations; a good server has none when it is ready."""
+        self._compilations.labels(when).inc(count)
+
+    def serve(self, models: Iterable[Served]) -> None:
+        """State the models that are served from now on."""
+        self._model.clear()
+        for model in models:
+            self._model.labels(*model, __version__).set(1)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return all numbers and their content type.
+
+        Args:
+            accept: what the client takes: Prometheus' text, or OpenMetrics.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type

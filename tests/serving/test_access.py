@@ -1,0 +1,260 @@
+"""Whose requests are answered, and how many."""
+
+import hashlib
+import logging
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from serving import fake_clock
+from serving.guarded import make_guard
+
+from jaxformer.errors import InputError
+from jaxformer.serving.access import Keys, Rates, make_key
+from jaxformer.serving.call import Call, current
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.errors import ServingError
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """The keys of two clients, and what they were made from."""
+    (ann, first), (admin, second) = make_key("ann"), make_key("admin")
+    path = tmp_path / "keys"
+    path.write_text(
+        f"# clients\n\n{first}\n  {second.upper().replace('ADMIN', 'admin')}\r\n"
+    )
+    return Keys.load(path), ann, admin
+
+
+def test_a_key_is_found_by_its_digest(keys):
+    """The file has no key itself."""
+    found, ann, admin = keys
+    assert (found.find(ann), found.find(admin)) == ("ann", "admin")
+    assert len(ann) >= 43  # 32 bytes
+    name, _, digest = make_key("x")[1].partition(":")
+    assert (name, len(digest)) == ("x", 64)
+
+
+@pytest.mark.parametrize("key", ["", "ann", "\ud800", "é", "k" * 100_000])
+def test_other_keys_are_unknown(keys, key):
+    """Of any characters; the digest itself is no key."""
+    assert keys[0].find(key) is None
+    assert keys[0].find(hashlib.sha256(keys[1].encode()).hexdigest()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no keys"),
+        ("# ann\n", "has no keys"),
+        ("ann:secret", "line 1 must be a name"),
+        ("x:" + "0" * 64 + "\nsecret", "line 2 must be a name"),
+        ("an n:" + "0" * 64, "line 1 must be a name"),
+        (":" + "0" * 64, "line 1 must be a name"),
+        ("x:" + "0" * 63, "line 1 must be a name"),
+        ("x:" + "g" * 64, "line 1 must be a name"),
+        ("x:" + "0" * 64 + "\nx:" + "1" * 64, "line 2 has the name x"),
+    ],
+)
+def test_a_wrong_file_is_refused_without_being_shown(tmp_path, text, message):
+    """A line may have the key itself by mistake."""
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as raised:
+        Keys.load(path)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    """None, or not of UTF-8."""
+    with pytest.raises(InputError, match="cannot read the keys"):
+        Keys.load(tmp_path / "none")
+    (tmp_path / "keys").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="must be UTF-8"):
+        Keys.load(tmp_path / "keys")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "x" * 65, "a\n"])
+def test_names_of_keys_are_words(name):
+    """As the file and the log need them."""
+    with pytest.raises(InputError, match="name of a key"):
+        make_key(name)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["Bearer {}", "bearer  {}", "DeepL-Auth-Key {}", "api_key", "auth_key"],
+)
+def test_a_key_is_read_from_where_clients_send_it(keys, place):
+    """The header of two protocols, and a field of two."""
+    for key, name in ((keys[1], "ann"), ("wrong", None), ("", None)):
+        call = Call(keys=keys[0])
+        fields = {}
+        if "{}" in place:
+            call.authorization = place.format(key)
+        else:
+            fields[place] = key
+        if name is None:
+            with pytest.raises(ServingError, match="API key") as raised:
+                call.authorize(fields)
+            assert (raised.value.status, raised.value.code) == (403, "key")
+            assert "wrong" not in raised.value.message
+        else:
+            call.authorize(fields)
+        assert call.key == name
+
+
+@pytest.mark.parametrize("value", [None, 5, [], ["x"], {"a": 1}, True])
+def test_a_key_of_another_type_is_none(keys, value):
+    """JSON may have anything there."""
+    with pytest.raises(ServingError, match="is needed"):
+        Call(keys=keys[0]).authorize({"api_key": value})
+    with pytest.raises(ServingError, match="is needed"):
+        Call(keys=keys[0], authorization="Basic " + keys[1]).authorize({})
+
+
+def test_without_a_file_of_keys_all_are_authorized():
+    """Clients that must send some key may."""
+    Call().authorize({"api_key": "k"})
+    current().authorize({})
+    current().spend(1_000_000)
+
+
+def test_the_admin_s_key_has_its_own_rights(keys):
+    """Without keys there is no admin."""
+    found, ann, admin = keys
+    call = Call(keys=found)
+    call.authorize_admin({"api_key": admin})
+    for call in (Call(keys=found), Call()):
+        with pytest.raises(ServingError) as raised:
+            call.authorize_admin({"api_key": ann})
+        assert raised.value.status == 403
+
+
+def test_nothing_is_translated_without_a_key(keys):
+    """Even if a route forgets to ask for it; a header is enough for one that does."""
+    call = Call(keys=keys[0])
+    with pytest.raises(ServingError, match="is needed"):
+        call.spend(1)
+    Call(keys=keys[0], authorization=f"Bearer {keys[1]}").spend(1)
+
+
+def test_keys_never_show(keys):
+    """Where a call is printed."""
+    call = Call(keys=keys[0], authorization=f"Bearer {keys[1]}")
+    call.authorize({})
+    assert keys[1] not in repr(call)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def refusal(rates, *arguments):
+    with pytest.raises(ServingError) as raised:
+        rates.spend(*arguments)
+    return raised.value
+
+
+def test_a_client_has_a_minute_s_sentences_at_once():
+    """Then as many as time has brought; Retry-After says when."""
+    clock = Clock()
+    rates = Rates(60, clock)
+    rates.spend(None, "192.0.2.1", 50)
+    refused = refusal(rates, None, "192.0.2.1", 20)
+    assert (refused.status, refused.code, refused.retry_after) == (429, "rate", 10)
+    assert (refused.limit, refused.given) == (60, 20)
+    clock.now += 9
+    assert refusal(rates, None, "192.0.2.1", 20).retry_after == 1
+    clock.now += 1
+    rates.spend(None, "192.0.2.1", 20)
+    assert refusal(rates, None, "192.0.2.1", 1).retry_after == 1
+
+
+def test_a_large_request_needs_a_full_bucket():
+    """It is answered, and the client waits longer for the next."""
+    clock = Clock()
+    rates = Rates(60, clock)
+    rates.spend(None, "192.0.2.1", 300)
+    assert refusal(rates, None, "192.0.2.1", 1).retry_after == 241
+    clock.now += 241
+    rates.spend(None, "192.0.2.1", 1)
+
+
+def test_clients_have_buckets_of_their_own():
+    """By key, else by address; an IPv6 network of 64 bits is one client."""
+    rates = Rates(1, Clock())
+    rates.spend(None, "192.0.2.1", 1)
+    rates.spend(None, "192.0.2.2", 1)
+    rates.spend("ann", "192.0.2.1", 1)
+    refusal(rates, "ann", "192.0.2.9", 1)
+    rates.spend("192.0.2.1", "192.0.2.1", 1)  # a name like an address
+    rates.spend(None, "2001:db8::1", 1)
+    refusal(rates, None, "2001:db8::2:1", 1)
+    rates.spend(None, "2001:db8:0:1::1", 1)
+    refusal(rates, None, "::ffff:192.0.2.1", 1)
+    rates.spend(None, "", 1)  # a socket of the file system
+    refusal(rates, None, "", 1)
+
+
+def test_rates_of_many_clients_cost_bounded_memory(monkeypatch):
+    """The one that asked the longest time ago is forgotten."""
+    monkeypatch.setattr("jaxformer.serving.access._MOST_CLIENTS", 3)
+    rates = Rates(1, Clock())
+    for number in range(4):
+        rates.spend(None, f"192.0.2.{number}", 1)
+    rates.spend(None, "192.0.2.0", 1)
+    refusal(rates, None, "192.0.2.3", 1)
+
+
+@given(
+    rate=st.integers(1, 1000),
+    steps=st.lists(
+        st.tuples(st.floats(0, 100), st.integers(1, 50)), min_size=1, max_size=50
+    ),
+)
+def test_no_client_has_more_than_its_rate(rate, steps):
+    """In any time, what is answered is within a full bucket, the time's share, and one
+    request; and whoever waits as told is answered.
+    """
+    clock = Clock()
+    rates, spent, largest = Rates(rate, clock), 0, 0
+    for seconds, cost in steps:
+        clock.now += seconds
+        try:
+            rates.spend(None, "192.0.2.1", cost)
+        except ServingError as error:
+            clock.now += error.retry_after
+            rates.spend(None, "192.0.2.1", cost)
+        spent, largest = spent + cost, max(largest, cost)
+        assert spent <= rate + (clock.now - 100) * rate / 60 + largest + 1e-6
+
+
+def test_a_server_with_keys_and_rates_answers_and_refuses(keys, caplog):
+    """All together, over HTTP; the key is in no log."""
+    config = ServingConfig(rate=3)
+    guard, calls = make_guard(config=config, keys=keys[0])
+
+    async def main():
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://a"
+        ) as client:
+            return [
+                await client.post("/translate/x", json={"text": "a b"}, headers=headers)
+                for headers in [{}, *[{"Authorization": f"Bearer {keys[1]}"}] * 2]
+            ]
+
+    with caplog.at_level(logging.DEBUG):
+        answers = fake_clock.run(main())
+    assert [answer.status_code for answer in answers] == [403, 200, 429]
+    assert answers[2].headers["retry-after"] == "20"
+    assert [call.key for call in calls] == [None, "ann", "ann"]
+    assert [call.code for call in calls] == ["key", None, "rate"]
+    assert keys[1] not in caplog.text

@@ -1,0 +1,269 @@
+"""The numbers and the log of a server: complete, bounded, and without secrets."""
+
+import io
+import json
+
+import httpx
+import pytest
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from serving import fake_clock
+from serving.guarded import TEXT, make_guard
+
+from jaxformer.serving.access import Keys, make_key
+from jaxformer.serving.batcher import Batch
+from jaxformer.serving.call import Call
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.log import Log
+from jaxformer.serving.metrics import Metrics, Served
+
+NAMES = """
+requests counter route status
+request_duration_seconds histogram route
+queue_sentences gauge
+queue_duration_seconds histogram
+requests_in_flight gauge
+batch_sentences histogram kind
+batch_padding_ratio histogram kind
+batch_duration_seconds histogram kind
+sentences counter source target
+source_tokens counter source target
+target_tokens counter source target
+characters counter source target
+rejected counter reason
+cancelled counter
+compilations counter when
+model_info gauge source target checkpoint version
+"""
+
+
+def families(metrics):
+    """Return the families of all numbers, by name, as Prometheus reads them."""
+    body, kind = metrics.render()
+    assert kind.startswith("text/plain")
+    return {
+        found.name: found
+        for found in parser.text_string_to_metric_families(body.decode())
+    }
+
+
+def value(metrics, name, **labels):
+    """Return a number."""
+    found = [
+        sample.value
+        for family in families(metrics).values()
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+    assert len(found) == 1, name
+    return found[0]
+
+
+@pytest.fixture
+def metrics():
+    """Some of each number."""
+    made = Metrics(waiting=lambda: 5, in_flight=lambda: 2)
+    made.finished(Call(route="/translate", status=200, seconds=0.2))
+    made.finished(Call(route="/translate", status=503, code="queue"))
+    made.finished(Call(route="/slow", status=499, seconds=3))
+    made.batch("plain", Batch("key", [5, 10, 15], [0.1, 0.2, 7], 0.3))
+    made.batch("call", Batch("key", [0], [0.0], 0.3))
+    made.translated(
+        "en", "de", sentences=3, characters=40, source_tokens=12, target_tokens=15
+    )
+    made.compiled("warmup", 18)
+    made.serve([Served("en", "de", "2800")])
+    return made
+
+
+def test_all_numbers_have_their_names_types_and_labels(metrics):
+    """As the documentation lists them; the process's own beside them."""
+    found = families(metrics)
+    for line in NAMES.strip().splitlines():
+        name, kind, *labels = line.split()
+        family = found.pop(f"jaxformer_{name}")
+        assert (family.type, bool(family.documentation)) == (kind, True), name
+        for sample in family.samples:
+            assert set(labels) == set(sample.labels) - {"le"}, name
+    assert not [
+        name
+        for name in found
+        if name.startswith("jaxformer") and not name.endswith("_created")
+    ]
+    assert {"process_resident_memory_bytes", "python_info"} <= set(found)
+
+
+def test_numbers_count(metrics):
+    """Each event in its place."""
+    assert (
+        value(metrics, "jaxformer_requests_total", route="/translate", status="503")
+        == 1
+    )
+    assert value(metrics, "jaxformer_request_duration_seconds_sum", route="/slow") == 3
+    assert value(metrics, "jaxformer_rejected_total", reason="queue") == 1
+    assert value(metrics, "jaxformer_rejected_total", reason="rate") == 0
+    assert value(metrics, "jaxformer_cancelled_total") == 1
+    assert value(metrics, "jaxformer_queue_sentences") == 5
+    assert value(metrics, "jaxformer_requests_in_flight") == 2
+    assert value(metrics, "jaxformer_queue_duration_seconds_count") == 4
+    assert value(metrics, "jaxformer_queue_duration_seconds_bucket", le="0.25") == 3
+    assert value(metrics, "jaxformer_batch_sentences_sum", kind="plain") == 3
+    assert value(metrics, "jaxformer_batch_padding_ratio_sum", kind="plain") == (
+        pytest.approx(1 / 3)
+    )
+    pair = {"source": "en", "target": "de"}
+    assert value(metrics, "jaxformer_sentences_total", **pair) == 3
+    assert value(metrics, "jaxformer_target_tokens_total", **pair) == 15
+    assert value(metrics, "jaxformer_compilations_total", when="warmup") == 18
+    assert value(metrics, "jaxformer_compilations_total", when="ready") == 0
+
+
+def test_a_reload_replaces_the_model(metrics):
+    """The checkpoint before is served no more."""
+    metrics.serve([Served("en", "de", "3000"), Served("de", "en", "900")])
+    samples = families(metrics)["jaxformer_model_info"].samples
+    assert sorted(sample.labels["checkpoint"] for sample in samples) == ["3000", "900"]
+
+
+def test_openmetrics_are_written_on_request(metrics):
+    """As Prometheus asks for them."""
+    body, kind = metrics.render("application/openmetrics-text; version=1.0.0")
+    assert kind.startswith("application/openmetrics-text")
+    found = list(openmetrics_parser.text_string_to_metric_families(body.decode()))
+    assert {"jaxformer_requests", "jaxformer_batch_sentences"} <= {
+        f.name for f in found
+    }
+
+
+def test_two_servers_in_a_process_count_apart():
+    """Each has a registry of its own."""
+    one, two = Metrics(), Metrics()
+    one.compiled("ready")
+    assert value(two, "jaxformer_compilations_total", when="ready") == 0
+
+
+async def use(guard, key):
+    """Send what must not show anywhere, in every place of a request."""
+    transport = httpx.ASGITransport(guard, client=("192.0.2.7", 4321))
+    headers = {"Authorization": f"Bearer {key}", "X-Request-ID": "known-id"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        for path in (f"/translate/{TEXT}", f"/{TEXT}", "/fault", "/busy"):
+            for method in ("GET", "POST"):
+                await client.request(
+                    method,
+                    path,
+                    params={"q": TEXT, "api_key": key},
+                    json={"text": TEXT, "api_key": key},
+                    headers=headers,
+                )
+
+
+def test_no_text_key_or_address_is_in_logs_or_metrics():
+    """Wherever a client writes them, and whatever the server raises."""
+    key, line = make_key("ann")
+    stream, metrics = io.StringIO(), Metrics()
+    guard, _ = make_guard(
+        keys=Keys(dict([line.split(":")])), finished=[metrics.finished, Log(stream)]
+    )
+    fake_clock.run(use(guard, key))
+    logged, counted = stream.getvalue(), metrics.render()[0].decode()
+    assert len(logged.splitlines()) == 8
+    for secret in (*TEXT.split()[1:], key, line[-64:], "192.0.2.7"):
+        assert secret not in logged
+        assert secret not in counted
+    assert '"other"' in logged
+
+
+def test_labels_stay_few_whatever_clients_ask():
+    """Another path, method or parameter makes no other series."""
+    metrics = Metrics()
+    guard, _ = make_guard(finished=[metrics.finished])
+
+    async def main(start):
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://a"
+        ) as client:
+            for number in range(start, start + 20):
+                await client.request(f"M{number}", f"/translate/{number}?a={number}")
+                await client.get(f"/{number}")
+
+    fake_clock.run(main(0))
+    before = metrics.render()[0].count(b"\njaxformer")
+    fake_clock.run(main(100))
+    assert metrics.render()[0].count(b"\njaxformer") == before
+
+
+def line_of(call, **options):
+    stream = io.StringIO()
+    Log(stream, clock=lambda: 1.5, **options)(call)
+    assert stream.getvalue().endswith("\n")
+    return json.loads(stream.getvalue())
+
+
+def test_a_request_is_one_line_of_json():
+    """With what an operator needs."""
+    call = Call(id="a1", method="POST", route="/translate", status=200, seconds=0.12345)
+    call.note(sentences=3, characters=40, queue_seconds=0.01, kind="plain", text=TEXT)
+    assert line_of(call) == {
+        "time": "1970-01-01T00:00:01.500+00:00",
+        "id": "a1",
+        "method": "POST",
+        "route": "/translate",
+        "status": 200,
+        "seconds": 0.1235,
+        "queue_seconds": 0.01,
+        "sentences": 3,
+        "characters": 40,
+        "kind": "plain",
+    }
+
+
+def test_only_words_and_numbers_are_logged():
+    """A fact that is a sentence by mistake is not."""
+    call = Call(id="a")
+    call.note(kind=TEXT, sentences=0)
+    line = line_of(call)
+    assert "kind" not in line
+    assert line["sentences"] == 0
+
+
+def test_an_address_is_logged_on_request():
+    """For operators who may."""
+    call = Call(id="a", address="192.0.2.7")
+    assert "address" not in line_of(call)
+    assert line_of(call, addresses=True)["address"] == "192.0.2.7"
+
+
+def test_a_fault_is_logged_by_its_places():
+    """The class and the functions, not the message."""
+    call = Call(id="a")
+    try:
+        try:
+            raise KeyError(TEXT)
+        except KeyError as error:
+            raise ServingError(500, "internal", "the server failed") from error
+    except ServingError as error:
+        call.refused(error)
+    line = line_of(call)
+    assert (line["code"], line["fault"]) == ("internal", "KeyError")
+    assert line["trace"][-1].startswith("test_metrics.py:")
+    assert "secret" not in json.dumps(line)
+    call.refused(ServingError(503, "queue", "full"))
+    assert line_of(call)["code"] == "queue"
+
+
+def test_a_full_disk_stops_no_request():
+    """Lines are lost, and counted."""
+
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    log = Log(Full())
+    log(Call())
+    closed = io.StringIO()
+    closed.close()
+    other = Log(closed)
+    other(Call())
+    assert (log.lost, other.lost) == (1, 1)
