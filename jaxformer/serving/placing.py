@@ -1,0 +1,255 @@
+"""Where the elements of a text are in its translation, by the alignment of words."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxformer.translation.results import Alignment
+
+# Of attention that is divided by.
+_TINY = np.float32(1e-9)
+
+
+@dataclasses.dataclass
+class Element:
+    """An element within a block of text, or the part of it in this block.
+
+    Attributes:
+        parent: number of the element around it, -1: none. Parents come first.
+        first: number of the first unit of text in it.
+        last: number of the first unit after it.
+        start: source of its start tag, or of all of it if it has no content; empty: it
+            began in an earlier block.
+        end: source of its end tag; empty: it has none in this block.
+        void: whether it can have no content.
+        spaced: whether white space comes before it.
+    """
+
+    parent: int
+    first: int
+    start: str
+    spaced: bool
+    last: int = 0
+    end: str = ""
+    void: bool = False
+
+
+def link_words(
+    alignment: Alignment | None, sources: Sequence[str], targets: Sequence[str]
+) -> list[int]:
+    """Return the number of the source word that each word of a translation belongs to.
+
+    A word that each side has once belongs to itself. Another one belongs to the source
+    word with the most attention of its pieces, divided by the square root of all the
+    attention that the source word has: else a word that many attend to takes those of
+    its neighbours. Without an alignment words are linked in order.
+
+    Args:
+        alignment: of the pieces; its numbers of words may be wrong.
+        sources: words of the sentence, at least one.
+        targets: words of the translation.
+    """
+    count = len(targets)
+    links = [number * len(sources) // count for number in range(count)]
+    if alignment is not None and alignment.weights.size:
+        attention = attend_words(alignment, len(sources), count)
+        share = attention / np.maximum(attention.sum(axis=1, keepdims=True), _TINY)
+        share /= np.sqrt(np.maximum(share.sum(axis=0, keepdims=True), _TINY))
+        for number, best in enumerate(share.argmax(axis=1)):
+            if share[number, best] > 0:
+                links[number] = int(best)
+    once = Counter(sources), Counter(targets)
+    places = {word: number for number, word in enumerate(sources)}
+    for number, word in enumerate(targets):
+        if once[0][word] == once[1][word] == 1:
+            links[number] = places[word]
+    return links
+
+
+def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray:
+    """Return the attention of each word of a translation to each source word, the sum
+    over their pieces, float32 [targets, sources].
+    """
+    attention = np.zeros((targets, sources), np.float32)
+    columns = [
+        (piece, min(word, sources - 1))
+        for piece, word in enumerate(alignment.source_words)
+        if word is not None
+    ]
+    rows = [
+        (piece, min(word, targets - 1))
+        for piece, word in enumerate(alignment.target_words)
+        if word is not None
+    ]
+    if rows and columns:
+        pieces = np.ix_([piece for piece, _ in rows], [piece for piece, _ in columns])
+        words = np.ix_([word for _, word in rows], [word for _, word in columns])
+        np.add.at(attention, words, alignment.weights[pieces])
+    return attention
+
+
+def place(
+    elements: Sequence[Element], links: Sequence[int | None]
+) -> list[tuple[int, int]]:
+    """Return for each element the units of the translation that it contains, as a range
+    ``(start, stop)``.
+
+    An element contains those units of its parent that are linked to its own, from the
+    first to the last of them but for outliers. Ranges of siblings do not overlap. An
+    element without linked units is empty, after the unit that is linked to the one
+    before it. An element without an end tag contains the rest of its parent.
+
+    Args:
+        elements: of a block.
+        links: for each unit of the translation the source unit; None: none.
+    """
+    ranges: list[tuple[int, int]] = [(0, 0)] * len(elements)
+    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
+    for number, element in enumerate(elements):
+        children[element.parent].append(number)  # -1 is the last list
+    # How many units before each have a link.
+    linked = [0]
+    for link in links:
+        linked.append(linked[-1] + (link is not None))
+    pending = [(-1, 0, len(links))]
+    while pending:
+        number, start, stop = pending.pop()
+        if not children[number]:
+            continue
+        own = children[number]
+        for child, span in _divide(elements, own, links, linked, start, stop).items():
+            ranges[child] = span
+            pending.append((child, *span))
+    return ranges
+
+
+def _divide(
+    elements: Sequence[Element],
+    children: Sequence[int],
+    links: Sequence[int | None],
+    linked: Sequence[int],
+    start: int,
+    stop: int,
+) -> dict[int, tuple[int, int]]:
+    """Return the ranges of the children of an element, which has ``start:stop``."""
+    filled = [child for child in children if _filled(elements[child])]
+    firsts = [elements[child].first for child in filled]
+    groups: dict[int, list[int]] = {}
+    for unit in range(start, stop):
+        link = links[unit]
+        if link is None:
+            continue
+        index = bisect.bisect_right(firsts, link) - 1
+        if index >= 0 and link < elements[filled[index]].last:
+            groups.setdefault(filled[index], []).append(unit)
+    groups = {child: densest(units, linked) for child, units in groups.items()}
+    spans = {
+        child: (units[0], units[-1] + 1) for child, units in separate(groups).items()
+    }
+    _extend(elements, spans, start, stop)
+    _place_empty(elements, children, links, spans, start, stop)
+    return spans
+
+
+def _filled(element: Element) -> bool:
+    return element.last > element.first
+
+
+def densest(units: list[int], linked: Sequence[int]) -> list[int]:
+    """Return the run of an element's units that contains the most of them, less those
+    linked to other text.
+
+    Args:
+        units: that are linked to the element, ascending.
+        linked: how many units before each have a link.
+    """
+    best, best_score, score, begin = (0, 1), 1, 1, 0
+    for index in range(1, len(units)):
+        others = linked[units[index]] - linked[units[index - 1]] - 1
+        if score <= others:
+            score, begin = 1, index
+        else:
+            score += 1 - others
+        if score > best_score:
+            best, best_score = (begin, index + 1), score
+    return units[slice(*best)]
+
+
+def separate(groups: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Cut the units of siblings so that their ranges do not overlap; a sibling that has
+    no unit left is missing.
+    """
+    done: list[tuple[int, list[int]]] = []
+    for child, units in sorted(
+        groups.items(), key=lambda group: (group[1][len(group[1]) // 2], group[0])
+    ):
+        while units and done and done[-1][1][-1] > units[0]:
+            before, left = done.pop()
+            cut = max(
+                (*left, *units),
+                key=lambda cut: (
+                    bisect.bisect_left(left, cut) - bisect.bisect_left(units, cut)
+                ),
+            )
+            left = left[: bisect.bisect_left(left, cut)]
+            units = units[bisect.bisect_left(units, cut) :]
+            if left:
+                done.append((before, left))
+        if units:
+            done.append((child, units))
+    return dict(done)
+
+
+def _extend(
+    elements: Sequence[Element],
+    spans: dict[int, tuple[int, int]],
+    start: int,
+    stop: int,
+) -> None:
+    """Extend the child that began before the block to the left, and the one without an
+    end tag to the right, as far as siblings allow.
+    """
+    for child, (begin, end) in list(spans.items()):
+        element = elements[child]
+        if element.start and element.end:
+            continue
+        others = [span for other, span in spans.items() if other != child]
+        if element.start:
+            begin, end = max([begin, *(last for _, last in others)]), stop
+        else:
+            begin, end = start, min([end, *(first for first, _ in others)])
+        spans[child] = begin, end
+
+
+def _place_empty(
+    elements: Sequence[Element],
+    children: Sequence[int],
+    links: Sequence[int | None],
+    spans: dict[int, tuple[int, int]],
+    start: int,
+    stop: int,
+) -> None:
+    """Add the ranges of the children that have none."""
+    occupied = sorted((*span, child) for child, span in spans.items())
+    begins = [begin for begin, _, _ in occupied]
+    latest = {links[unit]: unit for unit in range(start, stop)}
+    sources = sorted(link for link in latest if link is not None)
+    for child in children:
+        if child in spans:
+            continue
+        element = elements[child]
+        before = bisect.bisect_left(sources, element.first)
+        place = latest[sources[before - 1]] + 1 if before else start
+        if not element.void:
+            place = start if not element.start else place
+            place = stop if not element.end else place
+        index = bisect.bisect_left(begins, place) - 1
+        if index >= 0 and place < occupied[index][1]:
+            begin, end, sibling = occupied[index]
+            place = end if sibling < child else begin
+        spans[child] = place, place

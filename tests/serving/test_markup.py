@@ -1,0 +1,355 @@
+"""HTML in and out: tags, attributes and entities, and where the elements are after
+any alignment.
+"""
+
+import re
+import time
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.serving.blocks import Part
+from jaxformer.serving.markup import parse, tokenize
+from jaxformer.translation.results import Alignment
+
+
+def align(links, sources, targets):
+    """Make the alignment of words of one piece each, from (source, target)."""
+    weights = np.zeros((targets, sources), np.float32)
+    for source, target in links:
+        weights[target, source] = 1
+    pieces = [f"s{number}" for number in range(sources)]
+    return Alignment(pieces, weights, list(range(sources)), list(range(targets)))
+
+
+def translate(html, text, links):
+    """Render HTML of one block, translated to a text with linked words."""
+    markup = parse(html)
+    (block,) = markup.blocks
+    source, target = block.text.split(), text.split()
+    pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
+    alignment = align(pairs, len(source), len(target))
+    return markup.render([[Part(0, len(block.text), text, alignment)]])
+
+
+def identity(html):
+    """Render HTML whose translation is itself, by the alignment of each word."""
+    markup = parse(html)
+    return markup.render([[same(block.text)] for block in markup.blocks])
+
+
+def same(text):
+    count = len(text.split())
+    alignment = align([(number, number) for number in range(count)], count, count)
+    return Part(0, len(text), text, alignment)
+
+
+def tags(html):
+    """Return the tags, comments and copied objects of HTML."""
+    return [token.raw for token in tokenize(html) if token.kind != "text"]
+
+
+# --- generated HTML
+
+TEXT = st.text("ab .,!\n(-é日&;>\u00a0\u200b", max_size=6).map(
+    lambda text: re.sub(r"&(?=[a-zA-Z#])", "& ", text)
+)
+ENTITIES = st.sampled_from(["&amp;", "&lt;", "&nbsp;", "&eacute;", "&#8364;", "&copy"])
+WORDS = st.sampled_from(["one", " two ", "three.", "One two", "\ue000", "a < b"])
+VOIDS = st.sampled_from(
+    ["<br>", "<img src='a>b'>", "<wbr>", '<x id="1"/>', "<!-- c > -->", "</q>"]
+)
+COPIES = st.sampled_from(
+    [
+        "<code>a  b</code>",
+        '<b translate="no">one <i>two</i></b>',
+        "<script><b></script>",
+    ]
+)
+
+
+@st.composite
+def elements(draw, content):
+    name = draw(st.sampled_from(["b", "i", "a", "p", "div", "x-y", "pre", "SPAN"]))
+    given = draw(
+        st.sampled_from(["", " class=x", ' href="?a=1&amp;b=<2>"', "\n id='q'"])
+    )
+    end = draw(st.sampled_from([f"</{name}>"] * 9 + ["", f"</{name} >"]))
+    return f"<{name}{given}>{draw(content)}{end}"
+
+
+HTML = st.recursive(
+    st.one_of(TEXT, WORDS, ENTITIES, VOIDS, COPIES),
+    lambda inner: st.lists(st.one_of(inner, elements(inner)), max_size=5).map("".join),
+    max_leaves=25,
+)
+
+
+@given(HTML)
+@settings(max_examples=300, deadline=None)
+def test_html_translated_to_itself_is_unchanged(html):
+    """Statement 5: attributes, entities and white space, byte for byte."""
+    expected = html.replace("a < b", "a &lt; b")
+    assert identity(html).replace("a < b", "a &lt; b") == expected
+    assert parse(html).render([[] for _ in parse(html).blocks]) == identity(html)
+
+
+class Tree(HTMLParser):
+    """The path of names above each start tag."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.paths = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.paths.append((*self.open, self.get_starttag_text()))
+        self.open.append(self.get_starttag_text())
+
+    def handle_endtag(self, tag):
+        if self.open:
+            self.open.pop()
+
+
+@st.composite
+def closed(draw, depth=3):
+    """Draw HTML within a sentence whose elements are closed and have numbers."""
+    text = st.sampled_from(["one", "two ", " three", ", ", "four. ", " Five", ""])
+    parts = []
+    for _ in range(draw(st.integers(0, 4))):
+        parts.append(draw(text))
+        if depth and draw(st.booleans()):
+            inner = draw(closed(depth - 1))
+            parts.append(f"<b>{inner}</b>")
+    return "".join((*parts, draw(text)))
+
+
+def number_tags(html):
+    count = iter(range(1000))
+    return re.sub("<b>", lambda _: f"<b id={next(count)}>", html)
+
+
+def random_parts(draw, block):
+    words = block.text.split()
+    target = draw(st.lists(st.sampled_from([*words, "neu.", "(x)", "-"]), max_size=8))
+    shape = len(target), len(words)
+    seed = draw(st.integers(0, 2**32 - 1))
+    weights = np.random.default_rng(seed).random(shape, np.float32)
+    numbers = st.one_of(st.none(), st.integers(0, 12))
+    given = Alignment(
+        words,
+        weights,
+        [draw(numbers) for _ in words],
+        [draw(numbers) for _ in target],
+    )
+    alignment = draw(st.sampled_from([None, given]))
+    return [Part(0, len(block.text), " ".join(target), alignment)]
+
+
+@given(closed().map(number_tags), st.data())
+@settings(max_examples=300, deadline=None)
+def test_every_element_comes_once_and_nested_as_it_was(html, data):
+    """Statement 5, whatever the alignment."""
+    markup = parse(html)
+    found = markup.render([random_parts(data.draw, block) for block in markup.blocks])
+    trees = []
+    for text in (html, found):
+        tree = Tree()
+        tree.feed(text)
+        assert not tree.open, found
+        trees.append(sorted(tree.paths))
+    assert trees[0] == trees[1], found
+
+
+@given(HTML, st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_tag_or_object_is_lost_or_doubled(html, data):
+    markup = parse(html)
+    found = markup.render([random_parts(data.draw, block) for block in markup.blocks])
+    assert sorted(tags(found)) == sorted(tags(html))
+
+
+@given(st.text("<>/!-\"'= abp&;?[]#x1\n", max_size=60))
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_accepted_and_all_of_it_is_kept(html):
+    assert "".join(token.raw for token in tokenize(html)) == html
+    assert identity(html).replace("&lt;", "<") == html.replace("&lt;", "<")
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<b>" * 5000 + "one" + "</b>" * 5000,
+        "<div>" * 5000 + "one",
+        "<b>one<br>" * 5000,
+        "<b><p>one</b></i>" * 3000,
+        '<a "' * 20_000,
+        "<a b='" * 20_000,
+        "<a b=\"<a b='" * 10_000,
+        "<!--" * 20_000,
+        "<![CDATA[" * 20_000,
+        "</" * 20_000,
+        "&" * 50_000,
+        "<script>" * 10_000,
+        "<code>" * 20_000,
+        "<p translate=no>" * 10_000,
+        "<img>a " * 5000,
+        "<b>a</b> " * 5000,
+    ],
+    ids=lambda html: html[:12],
+)
+def test_deep_and_broken_html_takes_no_more_than_its_length(html):
+    begin = time.process_time()
+    markup = parse(html)
+    sentences = [[Part(0, len(each.text), each.text)] for each in markup.blocks]
+    assert markup.render(sentences).replace("&lt;", "<") == html
+    assert time.process_time() - begin < 5
+
+
+# --- the rules, one by one
+
+
+def test_a_line_break_within_a_paragraph_is_white_space():
+    """Statement 3."""
+    markup = parse("<p>One sentence\n   on two lines.\r\nAnd one.</p>")
+    assert [block.text for block in markup.blocks] == [
+        "One sentence on two lines. And one."
+    ]
+
+
+@pytest.mark.parametrize("name", ["div", "p", "LI", "td", "h1", "br", "title"])
+def test_a_paragraph_ends_a_sentence(name):
+    texts = [block.text for block in parse(f"One<{name}>two").blocks]
+    assert texts == ["One", "two"]
+
+
+@pytest.mark.parametrize("name", ["b", "a", "span", "x", "my-element", "FONT"])
+def test_other_elements_do_not(name):
+    (block,) = parse(f"One <{name} a=b>two</{name}> three").blocks
+    assert block.text == "One two three"
+
+
+def test_lines_of_preformatted_text_are_sentences():
+    html = "<pre>One\n  two  <b>three\n\nfour</b></pre> five\nsix"
+    texts = [block.text for block in parse(html).blocks]
+    assert texts == ["One", "two three", "four", "five six"]
+
+
+def test_text_comes_back_without_entities_but_for_three_signs():
+    """Statement 4, in HTML."""
+    found = translate(
+        "<p>a &lt; b &amp; &copy;</p>", "é < „b“ & © >", "0-0 1-1 2-2 4-4"
+    )
+    assert found == "<p>é &lt; „b“ &amp; &copy; &gt;</p>"
+
+
+@pytest.mark.parametrize(
+    ("html", "text", "links", "expected"),
+    [
+        ("a <b>new</b> day", "ein neuer Tag", "0-0 1-1 2-2", "ein <b>neuer</b> Tag"),
+        # order changes
+        ("<i>red</i> <b>car</b>", "auto rouge", "1-0 0-1", "<b>auto</b> <i>rouge</i>"),
+        # end punctuation leaves, unless it was in the element
+        ("the <b>end</b>.", "das Ende.", "0-0 1-1", "das <b>Ende</b>."),
+        ("the <b>end.</b>", "das Ende.", "0-0 1-1", "das <b>Ende.</b>"),
+        ("<b>Open it now.</b>", "Jetzt öffnen.", "0-1 2-0", "<b>Jetzt öffnen.</b>"),
+        ("see <b>it</b> now.", "nun sieh es.", "0-1 1-2 2-0", "nun sieh <b>es</b>."),
+        ("(<b>see</b>)", "(siehe)", "0-0", "(<b>siehe</b>)"),
+        ("<b>(see)</b>", "(siehe)", "0-0", "<b>(siehe)</b>"),
+        # outer white space leaves
+        ("a<b> big </b>dog", "ein Hund groß", "0-0 1-2 2-1", "ein Hund <b>groß</b>"),
+        # without words: after the word before
+        ("Do <b>not</b> go", "Geh weg", "0-0 2-1", "Geh <b></b>weg"),
+        ("to <b>the</b> <i>end</i>", "zum Ende", "0-0 2-1", "zum <b></b><i>Ende</i>"),
+        ("one <img> two", "zwei eins", "0-1 1-0", "zwei eins<img>"),
+        ("one<img> two", "eine zweite", "0-0 1-1", "eine<img> zweite"),
+        # what is apart from the rest is left out
+        ("<b>put out</b> a fire", "lösch Feuer aus", "0-0 3-1 1-2",
+         "<b>lösch</b> Feuer aus"),
+        ("<b>a b c</b> d", "A D B C", "0-0 3-1 1-2 2-3", "A D <b>B C</b>"),
+        ("<i>a b c</i> <b>d e f</b>", "A B D C E F", "0-0 1-1 3-2 2-3 4-4 5-5",
+         "<i>A B</i> D C <b>E F</b>"),
+        # nested
+        ("<a>see <b>all</b></a> now", "jetzt alle sehen", "0-2 1-1 2-0",
+         "jetzt <a><b>alle</b> sehen</a>"),
+        # within a word
+        ("un<b>believ</b>able", "unglaublich", "0-0", "<b>unglaublich</b>"),
+        # two links without a space are two words
+        ("<a>One</a><a>Two</a>", "Eins Zwei", "0-0 1-1", "<a>Eins</a><a>Zwei</a>"),
+        # without an end tag
+        ("one <b>two three", "eins drei zwei", "0-0 1-2 2-1", "eins <b>drei zwei"),
+        # white space of the source stays between neighbours
+        ("5&nbsp;apples", "5 Äpfel", "0-0 1-1", "5&nbsp;Äpfel"),
+    ],
+)  # fmt: skip
+def test_where_elements_are(html, text, links, expected):
+    assert translate(html, text, links) == expected
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<code>a <b>b</b></code>",
+        '<span translate="no">New York</span>',
+        "<span class='x notranslate'>New York</span>",
+        "<math><mi>x</mi></math>",
+        "<kbd>Ctrl</kbd>",
+    ],
+)
+def test_what_is_not_translated_is_a_word_that_is_copied(html):
+    """Statement 8."""
+    markup = parse(f"Press {html} now")
+    (block,) = markup.blocks
+    assert block.text == "Press \ue000 now"
+    part = Part(0, len(block.text), "Jetzt \ue000 drücken")
+    assert markup.render([[part]]) == f"Jetzt {html} drücken"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<!DOCTYPE html><html><style>p {}</style><script>let a = '<p>b</p>'</script>",
+        "<p translate=no>One <b>two</b></p>",
+        "<p>12.5 – 3</p><td> </td>",
+        "<?xml version='1.0'?><!-- one -->",
+    ],
+)
+def test_what_has_no_text_has_no_block(html):
+    assert not parse(html).blocks
+
+
+def test_sentences_of_a_block_are_placed_in_their_spans():
+    markup = parse("<p>It <b>rains</b>.  <i>Why? No.</i> * * *</p>")
+    (block,) = markup.blocks
+    assert block.text == "It rains. Why? No. * * *"
+    first = Part(0, 9, "Es regnet.", align([(0, 0), (1, 1)], 2, 2))
+    last = Part(15, 18, "Nein.", align([(0, 0)], 1, 1))
+    assert markup.render([[first, Part(10, 14, "Warum?"), last]]) == (
+        "<p>Es <b>regnet</b>.  <i>Warum? Nein.</i> * * *</p>"
+    )
+
+
+def test_an_upper_case_heading_is_not_changed():
+    """Statement 10: what the model writes is what comes."""
+    assert parse("<h1>ABOUT US</h1>").blocks[0].text == "ABOUT US"
+    assert translate("<h1>ABOUT <b>US</b></h1>", "Über uns", "0-0 1-1") == (
+        "<h1>Über <b>uns</b></h1>"
+    )
+
+
+def test_documents_are_independent():
+    """Statement 6: a batch gives what each alone gives."""
+    pages = ["<p>One <code>x</code></p>", "<b>two", "</b> <code>y</code> three"]
+    markups = [parse(page) for page in pages]
+    assert [
+        markup.render([[same(block.text)] for block in markup.blocks])
+        for markup in markups
+    ] == [identity(page) for page in pages]
+
+
+def test_a_lost_object_is_at_the_end_and_a_doubled_one_comes_once():
+    markup = parse("<p>Use <code>a</code> or <code>b</code></p>")
+    part = Part(0, 10, "\ue001 \ue001 benutzen")
+    assert markup.render([[part]]) == "<p><code>b</code>  benutzen <code>a</code></p>"
