@@ -27,6 +27,8 @@ import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
+pytest_plugins = ["browser"]
+
 install_import_hook("jaxformer.functional", "beartype.beartype")
 
 from jaxformer.cli import main as command_line  # noqa: E402 - after the hook

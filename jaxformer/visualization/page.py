@@ -28,13 +28,14 @@ def write_page(name: str, title: str, data: object, path: Path) -> Path:
         path: the file to write; its directory is created.
     """
     page = _read("page.html").replace("{name}", name).replace("{title}", title)
+    page = page.replace("{body}", _read(f"{name}.html"))
     page = _STYLE.sub(lambda link: f"<style>\n{_read(link[1])}</style>", page)
     page = _SCRIPT.sub(lambda link: f"<script>\n{_read(link[1])}</script>", page)
     content = json.dumps(data, separators=(",", ":"))
     # Escaped like this, no text can end the element that holds the data.
     for sign in "<>&":
         content = content.replace(sign, f"\\u{ord(sign):04x}")
-    page = page.replace("{body}", _read(f"{name}.html")).replace("{data}", content)
+    page = page.replace("{data}", content)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page)
     return path

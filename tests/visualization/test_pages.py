@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from browser import violations
 from visualization.made import make_comparison, make_maps
 
 from jaxformer.visualization import attention, comparison, translations
@@ -18,7 +19,8 @@ def read_data(path):
     """Return the data in a page, whose markup is whole and loads nothing."""
     page = path.read_text("utf-8")
     assert page.startswith("<!doctype html>")
-    assert page.count("<script") == page.count("</script>") == 3
+    scripts = 4 if "function showAttention" in page else 3
+    assert page.count("<script") == page.count("</script>") == scripts
     assert page.count("<style") == page.count("</style>") == 2
     assert "default-src 'none'" in page
     # The namespace is a name, which nothing fetches.
@@ -147,28 +149,96 @@ def act(driver):
     return ActionChains(driver)
 
 
-def test_attention_page(browse, tmp_path):
-    """Every kind, layer and head can be chosen, by pointer and arrow keys; pointing at
-    a cell reads its weight.
-    """
+def press(driver, *keys):
+    """Press keys, by their names in selenium or as text."""
     from selenium.webdriver.common.keys import Keys
 
+    act(driver).send_keys(*(getattr(Keys, key, key) for key in keys)).perform()
+
+
+def test_attention_page(browse, tmp_path):
+    """Every kind, layer and head can be chosen, by pointer and arrow keys; a layer
+    shows the threads of all its heads, each in a colour of its own.
+    """
     driver = browse(attention.write_html(MAPS, tmp_path / "attention.html"))
-    assert text(driver, "#chosen") == "Cross-attention, layer 1, head 1"
-    assert len(find(driver, "#heads canvas")) == 6
+    assert text(driver, "#chosen") == "Cross-attention, layer 2, all heads"
+    assert len(find(driver, "#heads canvas")) == 6 + 2  # with the mean of each layer
+    colours = {
+        line.value_of_css_property("stroke") for line in find(driver, ".threads line")
+    }
+    assert len(colours) == 3
+    find(driver, "#kinds button")[0].click()
+    find(driver, "#heads td button")[1].click()
+    assert text(driver, "#chosen") == "Encoder self-attention, layer 1, head 2"
+    press(driver, "ARROW_DOWN", "ARROW_RIGHT", "ARROW_RIGHT", "ARROW_RIGHT")
+    name = "Encoder self-attention, layer 2, "
+    assert text(driver, "#chosen") == name + "mean of all heads"
+    press(driver, "ARROW_LEFT")
+    assert text(driver, "#chosen") == name + "head 3"
+    find(driver, "#chips button")[0].click()
+    assert text(driver, "#chosen") == name + "heads 1, 3"
+
+
+def test_threads_of_a_token(browse, tmp_path):
+    """A token shows its threads alone, and the largest weights in words: by pointer,
+    and by arrow keys on both sides.
+    """
+    driver = browse(attention.write_html(MAPS, tmp_path / "attention.html"))
+    mean = MAPS.cross[1].mean(axis=0)  # of the heads
+    left, right = (find(driver, f".tokens.side{side} button") for side in (0, 1))
+    act(driver).move_to_element(left[1]).perform()
+    best = np.argsort(-mean[1])[:3]
+    largest = [f"{SOURCE[j]} ({j + 1}) {mean[1, j]:.3f}" for j in best]
+    assert text(driver, "#reading") == "▁neue (2) attends to " + ", ".join(largest)
+    lines = find(driver, ".threads line")
+    shown = [line for line in lines if "on" in (line.get_attribute("class") or "")]
+    assert len(shown) == (MAPS.cross[1, :, 1] >= 0.03).sum()
+    assert len(lines) == (MAPS.cross[1] >= 0.03).sum()
+    driver.execute_script("arguments[0].focus()", left[0])
+    press(driver, "ARROW_DOWN", "ARROW_DOWN", "ARROW_RIGHT", "ARROW_UP")
+    assert driver.switch_to.active_element == right[1]
+    best = np.argsort(-mean[:, 1])[:3]
+    tokens = MAPS.target_tokens
+    largest = [f"{tokens[i]} ({i + 1}) {mean[i, 1]:.3f}" for i in best]
+    assert text(driver, "#reading") == "▁a (2) is read by " + ", ".join(largest)
+
+
+def test_matrix_of_attention(browse, tmp_path):
+    """Pointing at a cell reads its weight, as do the arrow keys; several heads are
+    averaged.
+    """
+    driver = browse(attention.write_html(MAPS, tmp_path / "attention.html"))
+    find(driver, "#heads td button")[0].click()
+    find(driver, "[aria-label=View] button")[1].click()
     act(driver).move_to_element(find(driver, "#map g rect")[6 + 3]).perform()
     weight = f"{MAPS.cross[0, 0, 1, 3]:.4f}"
     reading = f"▁neue (2) attends to ▁table (4) with weight {weight}"
     assert text(driver, "#reading") == reading
-    find(driver, "#kinds button")[0].click()
-    assert len(find(driver, "#heads canvas")) == 6
-    find(driver, "#heads button")[1].click()
-    assert text(driver, "#chosen") == "Encoder self-attention, layer 1, head 2"
-    keys = Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT
-    act(driver).send_keys(*keys).perform()
-    assert text(driver, "#chosen") == "Encoder self-attention, layer 2, head 3"
     # A weight of another head, with another colour.
     assert len({cell.get_attribute("fill") for cell in find(driver, "#map g rect")}) > 9
+    find(driver, "#heads th button")[1].click()
+    assert text(driver, "#chosen") == "Cross-attention, layer 2, mean of all heads"
+    driver.execute_script("document.querySelector('#map svg').focus()")
+    press(driver, "ARROW_DOWN", "ARROW_RIGHT", "ARROW_DOWN")
+    weight = f"{MAPS.cross[1].mean(axis=0)[1, 1]:.4f}"
+    assert (
+        text(driver, "#reading") == f"▁neue (2) attends to ▁a (2) with weight {weight}"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(browse, tmp_path, scheme):
+    """axe-core finds nothing to mend on any page."""
+    page = tmp_path / "page.html"
+    attention.write_html(MAPS, page)
+    driver = browse(page, scheme)
+    assert violations(driver) == []
+    find(driver, "[aria-label=View] button")[1].click()
+    assert violations(driver) == []
+    comparison.write_html(make_runs("abc"), page)
+    assert violations(browse(page, scheme)) == []
+    translations.write_html(make_comparison("base", "other", "third"), page)
+    assert violations(browse(page, scheme)) == []
 
 
 def test_curves_page(browse, tmp_path):

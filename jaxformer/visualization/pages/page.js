@@ -1,6 +1,6 @@
 "use strict";
 // Shared by all pages. Names and sentences become text nodes, never markup.
-const data = JSON.parse(document.getElementById("data").textContent);
+const data = JSON.parse(document.getElementById("data")?.textContent ?? "null");
 
 function byId(id) { return document.getElementById(id); }
 

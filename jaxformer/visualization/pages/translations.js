@@ -26,7 +26,7 @@ function drawScores() {
     add(section, "p", metric.results[0].score.signature, {class: "quiet"});
     const table = add(add(section, "div", undefined, {class: "scroll"}), "table");
     const head = add(table, "tr");
-    const names = ["system", "score", "95 % interval", ""];
+    const names = ["system", "score", "95 % interval", "drawn"];
     if (metric.results.length > 1) names.push("difference", "95 % interval", "wins", "p bootstrap", "p randomisation");
     for (const name of names) add(head, "th", name);
     const low = Math.min(...metric.results.map(result => result.interval.low));
@@ -58,7 +58,8 @@ function drawBars(place, buckets, digits) {
   const size = data.systems.length * bar, gap = 14;
   const most = Math.max(1e-9, ...buckets.flatMap(bucket => bucket.values));
   const height = top + buckets.length * (size + gap);
-  const svg = add(place, "svg", undefined, {viewBox: `0 0 ${width} ${height}`, width, height, role: "img"});
+  const svg = add(place, "svg", undefined, {viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
+    "aria-label": place.parentNode.querySelector("h2").textContent});
   buckets.forEach((bucket, row) => {
     const y = top + row * (size + gap);
     add(svg, "text", bucket.label, {x: 0, y: y + 11});

@@ -1,0 +1,388 @@
+// The translation, word by word: probabilities, links to the source, other words.
+import {ask} from "./api.js";
+import {choose, searchOptions, setCurrent} from "./serve.js";
+
+const UNSPACED = /^(zh|ja|th|lo|km|my|yue|bo|dz)\b/i;  // languages without spaces between words
+const MOST_OTHERS = 8;
+const output = byId("output"), mirror = byId("mirror"), text = byId("text");
+const others = byId("others"), note = byId("others-note"), list = byId("options");
+let open = null;  // the word whose list is open: {element, sentence, span, words, active}
+
+const best = sentence => sentence.hypotheses?.[sentence.chosen];
+const sourceWords = sentence =>
+  wordsOf(sentence.source, best(sentence)?.source_tokens ?? [], text.lang);
+const targetWords = ({text: translation, tokens = []}) =>
+  wordsOf(translation, tokens, output.lang);
+
+// Turn places counted in code points, as Python counts, into places of a string.
+export function placesOf(text) {
+  const places = [0];
+  for (const sign of text) places.push(places.at(-1) + sign.length);
+  return place => places[Math.min(place, places.length - 1)];
+}
+
+// The span of each token in the text; null where it has none, as the end of sentence.
+function tokenSpans(text, tokens) {
+  let place = 0;
+  return tokens.map(token => {
+    const surface = token.replace(/^##|@@$|<\/w>$/g, "").replace(/[\u2581\u0120]/g, " ").trim();
+    const start = place + /^\s*/.exec(text.slice(place))[0].length;
+    if (!surface || !text.startsWith(surface, start)) return null;
+    place = start + surface.length;
+    return [start, place];
+  });
+}
+
+// The words of a text as [start, stop]: between white space, or the tokens of a language
+// that has none.
+function wordsOf(text, tokens, language) {
+  const spans = UNSPACED.test(language) ? tokenSpans(text, tokens).filter(Boolean) : [];
+  return spans.length ? spans
+    : Array.from(text.matchAll(/\S+/g), found => [found.index, found.index + found[0].length]);
+}
+
+// For each token the number of its word, or null.
+function wordNumbers(text, tokens, words) {
+  return tokenSpans(text, tokens).map(span => {
+    const number = span ? words.findIndex(([, stop]) => span[0] < stop) : -1;
+    return number < 0 ? null : number;
+  });
+}
+
+// The probability of each word: that of its least probable token; null where unknown.
+function probabilitiesOf(hypothesis, words) {
+  const found = words.map(() => null);
+  wordNumbers(hypothesis.text, hypothesis.tokens ?? [], words).forEach((word, token) => {
+    const logarithm = hypothesis.token_log_probabilities?.[token];
+    if (word === null || logarithm === undefined || logarithm === null) return;
+    found[word] = Math.min(found[word] ?? 1, Math.exp(logarithm));
+  });
+  return found;
+}
+
+// Pairs [source word, target word] that attention links: by the server's count of words,
+// or by tokens where words are tokens.
+function linksOf(sentence, hypothesis) {
+  const parse = links => (links ?? "").split(" ").filter(Boolean)
+    .map(link => link.split("-").map(Number));
+  if (![text.lang, output.lang].some(language => UNSPACED.test(language))) {
+    return parse(hypothesis.word_alignment);
+  }
+  const {source_tokens: read = [], tokens = [], alignment} = hypothesis;
+  const left = wordNumbers(sentence.source, read, sourceWords(sentence));
+  const right = wordNumbers(hypothesis.text, tokens, targetWords(hypothesis));
+  return parse(alignment).map(([i, j]) => [left[i], right[j]])
+    .filter(([i, j]) => i != null && j != null);
+}
+
+// Split a text into [piece, differs] by the longest common subsequence with another.
+export function differences(text, other) {
+  const pieces = text.split(/(\s+)/), words = pieces.filter((_, i) => i % 2 === 0);
+  const others = other.split(/\s+/);
+  const lengths = Array.from({length: words.length + 1}, () => new Array(others.length + 1).fill(0));
+  for (let i = words.length - 1; i >= 0; i--) {
+    for (let j = others.length - 1; j >= 0; j--) {
+      lengths[i][j] = words[i] === others[j] ? lengths[i + 1][j + 1] + 1
+        : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+    }
+  }
+  const same = new Set();
+  for (let i = 0, j = 0; i < words.length && j < others.length;) {
+    if (words[i] === others[j]) { same.add(i); i++; j++; }
+    else if (lengths[i + 1][j] >= lengths[i][j + 1]) i++;
+    else j++;
+  }
+  return pieces.map((piece, i) => [piece, i % 2 === 0 && piece !== "" && !same.has(i / 2)]);
+}
+
+export function percent(probability) {
+  const value = 100 * probability;
+  return value >= 99.95 ? "100 %" : value >= 10 ? `${Math.round(value)} %`
+    : value >= .1 ? `${value.toFixed(1)} %` : "< 0.1 %";
+}
+
+// A probability as a number, and a bar whose whole length is `most`.
+export function addBar(parent, probability, most = 1) {
+  const bar = add(parent, "span", undefined, {class: "bar"});
+  add(bar, "span", percent(probability));
+  add(bar, "i").style.width = `${Math.max(2, 100 * probability / most)}%`;
+}
+
+
+// The whole translation as it is shown.
+export function composed({sentences, gaps}) {
+  return sentences.map((each, i) => gaps[i] + (best(each)?.text ?? "")).join("")
+    + gaps[sentences.length];
+}
+
+// Write text with its words as elements, made by `make(word number)`.
+function addWords(parent, of, words, make) {
+  let end = 0;
+  words.forEach(([start, stop], number) => {
+    parent.append(of.slice(end, start));
+    make(number).textContent = of.slice(start, stop);
+    end = stop;
+  });
+  parent.append(of.slice(end));
+}
+
+// Draw the marks' layer under the text field: words only while the result is of its text.
+export function markSource({sentences, text: translated}) {
+  const given = text.value;
+  mirror.replaceChildren();
+  let end = 0;
+  if (given === translated) {
+    sentences.forEach((sentence, index) => {
+      mirror.append(given.slice(end, sentence.start));
+      addWords(mirror, sentence.source, sourceWords(sentence), number => {
+        const word = add(mirror, "span");
+        Object.assign(word.dataset, {sentence: index, word: number});
+        return word;
+      });
+      end = sentence.stop;
+    });
+  }
+  // The last line break needs a sign after it to take up a line.
+  mirror.append(given.slice(end) + "\u200b");
+}
+
+function addTranslation(parent, sentence, index) {
+  const hypothesis = best(sentence), words = targetWords(hypothesis);
+  const probabilities = probabilitiesOf(hypothesis, words);
+  addWords(parent, hypothesis.text, words, number => {
+    const probability = probabilities[number];
+    const word = add(parent, "span", undefined,
+      {role: "button", tabindex: -1, "aria-haspopup": "listbox", "aria-expanded": "false"});
+    Object.assign(word.dataset, {sentence: index, word: number});
+    if (probability !== null && probability < .8) {
+      word.classList.add(probability < .2 ? "sure0" : probability < .5 ? "sure1" : "sure2");
+      word.title = `probability ${percent(probability)}`;
+    }
+    return word;
+  });
+  if (!hypothesis.text && hypothesis.score === null) {
+    add(parent, "span", "nothing possible", {class: "lost",
+      title: "No translation meets what was asked for: undo a choice, or change the text."});
+  } else if (!hypothesis.finished) {
+    add(parent, "span", "unfinished", {class: "lost",
+      title: "It reached the longest length allowed before its end."});
+  }
+}
+
+function drawSentence(element, {sentences, current}) {
+  const index = Number(element.dataset.sentence), sentence = sentences[index];
+  const shown = best(sentence);
+  element.className = `sentence${index === current ? " current" : ""}${shown ? "" : " pending"}`;
+  element.replaceChildren();
+  if (shown) addTranslation(element, sentence, index);
+  else element.textContent = sentence.before?.[0]?.text ?? sentence.source;
+}
+
+// Draw the translation, or of an answer that still comes one sentence.
+export function drawOutput(state, one) {
+  const focused = output.contains(document.activeElement) && document.activeElement.dataset;
+  if (open?.sentence === state.sentences[one] || one === undefined) closeOthers();
+  const drawn = output.querySelector(`.sentence[data-sentence="${one}"]`);
+  if (drawn) drawSentence(drawn, state);
+  else {
+    output.replaceChildren();
+    state.sentences.forEach((_, index) => {
+      const element = document.createElement("span");
+      element.dataset.sentence = index;
+      output.append(state.gaps[index], element);
+      drawSentence(element, state);
+    });
+    output.append(state.gaps[state.sentences.length]);
+  }
+  const again = focused && find(focused);
+  if (again || !output.querySelector("[tabindex='0']")) {
+    (again || output.querySelector("[role=button]"))?.setAttribute("tabindex", "0");
+  }
+  if (again !== document.activeElement) again?.focus?.();
+  markSource(state);
+}
+
+function find({sentence, word}, parent = output) {
+  return parent.querySelector(`[data-sentence="${sentence}"][data-word="${word}"]`);
+}
+
+function unlink() {
+  for (const element of document.querySelectorAll(".linked")) element.classList.remove("linked");
+}
+
+// Mark a word and those that attention links to it on the other side.
+function link(state, {sentence: index, word}, fromSource) {
+  unlink();
+  const sentence = state.sentences[index], hypothesis = sentence && best(sentence);
+  if (!hypothesis || text.value !== state.text) return;
+  const links = linksOf(sentence, hypothesis);
+  const side = fromSource ? 0 : 1, parents = [mirror, output];
+  find({sentence: index, word}, parents[side])?.classList.add("linked");
+  for (const pair of links) {
+    if (pair[side] !== Number(word)) continue;
+    const there = {sentence: index, word: pair[1 - side]};
+    find(there, parents[1 - side])?.classList.add("linked");
+  }
+}
+
+// The list of other words.
+export function closeOthers(focus = false) {
+  if (!open) return;
+  const {element, controller} = open;
+  open = null;
+  controller.abort();
+  element.setAttribute("aria-expanded", "false");
+  others.hidden = true;
+  if (focus) element.focus();
+}
+
+function place(element) {
+  const box = others.parentElement.getBoundingClientRect(), word = element.getClientRects()[0];
+  const width = others.offsetWidth, left = word.left - box.left - 8;
+  others.style.left = `${Math.max(8, Math.min(box.width - width - 8, left))}px`;
+  others.style.top = `${word.bottom - box.top + 6}px`;
+}
+
+async function openOthers(state, element) {
+  if (open?.element === element) {
+    closeOthers(true);
+    return;
+  }
+  closeOthers();
+  const index = Number(element.dataset.sentence), sentence = state.sentences[index];
+  const hypothesis = best(sentence);
+  const span = targetWords(hypothesis)[element.dataset.word];
+  const controller = new AbortController();
+  const mine = open = {element, sentence, span, controller, active: -1, whole: hypothesis.text};
+  element.setAttribute("aria-expanded", "true");
+  setCurrent(index);
+  note.textContent = "Reading the model\u2026";
+  note.hidden = false;
+  list.hidden = true;
+  others.hidden = false;
+  place(element);
+  try {
+    const {source, target} = searchOptions(), prefix = hypothesis.text.slice(0, span[0]).trimEnd();
+    const body = {text: sentence.source, prefix, k: MOST_OTHERS, source, target};
+    const {alternatives} = await ask("v1/alternatives", body, {signal: controller.signal});
+    if (open !== mine) return;
+    fillOthers(alternatives);
+  } catch (error) {
+    if (open === mine && error.name !== "AbortError") note.textContent = error.message;
+  }
+}
+
+function fillOthers(alternatives) {
+  const {element, span, whole} = open, word = whole.slice(...span);
+  list.replaceChildren();
+  note.textContent = alternatives.length ? "" : "The model has no other word here.";
+  note.hidden = alternatives.length > 0;
+  list.hidden = !note.hidden;
+  open.words = alternatives;
+  alternatives.forEach((each, number) => {
+    const option = add(list, "div", undefined, {role: "option", id: `option-${number}`,
+      "aria-selected": String(each.word === word)});
+    add(option, "b", each.word, {lang: output.lang});
+    addBar(option, each.probability);
+    const end = prefixEnd(each);
+    add(option, "span", each.text.slice(end).trim(), {class: "rest", lang: output.lang});
+    option.onpointerenter = () => activate(number);
+    option.onclick = () => take(number);
+  });
+  place(element);
+  if (!alternatives.length) return;
+  others.scrollIntoView({block: "nearest"});
+  list.focus({preventScroll: true});
+  activate(Math.max(0, alternatives.findIndex(each => each.word !== word)));
+}
+
+// Where the chosen word ends in its completion.
+function prefixEnd({word, text: completion}) {
+  const begin = completion.indexOf(word, Math.max(0, open.span[0] - 1));
+  return begin < 0 ? open.span[0] : begin + word.length;
+}
+
+function activate(number) {
+  const count = list.children.length;
+  open.active = (number + count) % count;
+  [...list.children].forEach((option, place) =>
+    option.classList.toggle("active", place === open.active));
+  list.setAttribute("aria-activedescendant", `option-${open.active}`);
+}
+
+function take(number) {
+  const {sentence, span, whole, words, element} = open, chosen = words[number];
+  const from = whole.slice(...span), prefix = chosen.text.slice(0, prefixEnd(chosen));
+  closeOthers(true);
+  element.focus();
+  if (chosen.word !== from) choose(sentence, from, chosen.word, prefix, chosen.text);
+}
+
+function moveAmong(element, key) {
+  const words = [...output.querySelectorAll("[role=button]")], place = words.indexOf(element);
+  const step = getComputedStyle(output).direction === "rtl" ? -1 : 1;
+  const next = {ArrowRight: place + step, ArrowLeft: place - step, Home: 0,
+    End: words.length - 1}[key];
+  if (next === undefined) return false;
+  words[Math.max(0, Math.min(words.length - 1, next))].focus();
+  return true;
+}
+
+export function initOutput(state) {
+  const word = event => event.target.closest?.("#output [role=button]");
+  output.onclick = event => { if (word(event)) openOthers(state, word(event)); };
+  output.onpointerover = event => { if (word(event)) link(state, word(event).dataset, false); };
+  output.onpointerout = unlink;
+  output.addEventListener("focusin", event => {
+    const element = word(event);
+    if (!element) return;
+    output.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+    element.tabIndex = 0;
+    setCurrent(Number(element.dataset.sentence));
+    link(state, element.dataset, false);
+  });
+  output.addEventListener("focusout", unlink);
+  output.onkeydown = event => {
+    const element = word(event), {key} = event;
+    if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (["Enter", " ", "ArrowDown"].includes(key)) openOthers(state, element);
+    else if (key === "Escape") {
+      if (open) closeOthers(true);
+      else text.focus();
+    } else if (!moveAmong(element, key)) return;
+    event.preventDefault();
+  };
+  list.onkeydown = event => {
+    const {key} = event, {active} = open;
+    const next = {ArrowDown: active + 1, ArrowUp: active - 1, Home: 0, End: -1}[key];
+    if (next !== undefined) activate(next);
+    else if (key === "Enter" || key === " ") take(open.active);
+    else if (key === "Escape" || key === "Tab") closeOthers(true);
+    else return;
+    event.preventDefault();
+  };
+  addEventListener("pointerdown", event => {
+    if (open && !others.contains(event.target) && !word(event)) closeOthers();
+  });
+  // The pointer is over the text field: the word is in the layer under it.
+  const writing = byId("writing");
+  writing.onpointerleave = unlink;
+  writing.onpointermove = event => {
+    const under = document.elementsFromPoint(event.clientX, event.clientY)
+      .find(element => element.parentElement === mirror);
+    if (under) link(state, under.dataset, true);
+    else unlink();
+  };
+  document.addEventListener("selectionchange", () => {
+    if (document.activeElement !== text || text.value !== state.text) return;
+    const caret = text.selectionStart;
+    const index = state.sentences.findIndex(each => caret <= each.stop);
+    if (index < 0) return;
+    setCurrent(index);
+    const sentence = state.sentences[index];
+    const number = sourceWords(sentence).findIndex(([start, stop]) =>
+      sentence.start + start <= caret && caret <= sentence.start + stop);
+    if (number >= 0) link(state, {sentence: index, word: number}, true);
+    else unlink();
+  });
+}

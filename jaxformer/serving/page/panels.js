@@ -1,0 +1,188 @@
+// The tabs under the translation: candidates, attention, steps and the API.
+import {ask, examples} from "./api.js";
+import {addBar, differences, percent} from "./output.js";
+
+const TABS = ["Candidates", "Attention", "Steps", "API"];
+const SHOWN_BEST = 8;  // tokens at each place of the steps
+const view = {};  // what is chosen in the explorer of attention
+let shown = "Candidates", context = null, asked = "", maps = null, controller = null;
+
+// Load what only the attention tab needs, once.
+let explorer;
+function loadExplorer() {
+  const load = (name, attributes) => new Promise((resolve, reject) => {
+    const element = add(document.head, name, undefined, attributes);
+    element.onload = resolve;
+    element.onerror = () => {
+      explorer = undefined;
+      reject(new Error("The server cannot be reached."));
+    };
+  });
+  explorer ??= Promise.all([
+    load("link", {rel: "stylesheet", href: "static/attention.css"}),
+    load("script", {src: "static/threads.js"}),
+  ]);
+  return explorer;
+}
+
+function say(root, text) {
+  root.replaceChildren();
+  add(root, "p", text, {class: "quiet"});
+}
+
+function showCandidates(root, {sentence, pick}) {
+  const focused = root.contains(document.activeElement);
+  root.replaceChildren();
+  const best = sentence.hypotheses[sentence.chosen].text;
+  const most = Math.exp(Math.max(...sentence.hypotheses.map(each => each.log_probability)));
+  const list = add(root, "ol");
+  sentence.hypotheses.forEach((hypothesis, rank) => {
+    const button = add(add(list, "li"), "button", undefined, {
+      "aria-pressed": String(rank === sentence.chosen), "aria-keyshortcuts": `Alt+${rank + 1}`});
+    add(button, "small", rank + 1);
+    const text = add(button, "span", undefined, {lang: document.getElementById("output").lang});
+    for (const [piece, differs] of differences(hypothesis.text, best)) {
+      if (differs) add(text, "mark", piece);
+      else text.append(piece);
+    }
+    const numbers = add(button, "small");
+    if (hypothesis.log_probability !== null) {
+      const score = hypothesis.score.toFixed(3), logarithm = hypothesis.log_probability.toFixed(2);
+      numbers.title = `score ${score}: what candidates are ranked by;`
+        + ` log-probability ${logarithm}`;
+      numbers.append(`score ${score.replace("-", "\u2212")}`);
+      addBar(numbers, Math.exp(hypothesis.log_probability), most);
+    }
+    button.onclick = () => pick(rank);
+  });
+  if (focused) list.querySelector("[aria-pressed=true]")?.focus();
+}
+
+// Ask once for the maps of a sentence and the best tokens at each place of its translation.
+async function fetchMaps({sentence, languages}) {
+  const {text} = sentence.hypotheses[sentence.chosen];
+  const body = {text: sentence.source, translation: text, k: SHOWN_BEST, ...languages};
+  const name = JSON.stringify(body);
+  if (name !== asked) {
+    controller?.abort();
+    controller = new AbortController();
+    asked = name;
+    maps = ask("v1/attention", body, {signal: controller.signal});
+    maps.catch(() => { if (asked === name) asked = ""; });
+  }
+  const answer = await maps;
+  return asked === name ? answer : null;
+}
+
+async function showMaps(root, draw) {
+  if (!root.childElementCount) say(root, "Reading the model\u2026");
+  try {
+    const [answer] = await Promise.all([fetchMaps(context), loadExplorer()]);
+    if (answer) draw(root, answer);
+  } catch (error) {
+    if (error.name !== "AbortError") say(root, error.message);
+  }
+}
+
+function showExplorer(root, maps) {
+  const {source_tokens: source, target_tokens: target, read_tokens: read} = maps;
+  const kinds = [
+    ["Encoder self-attention", source, source, "source", "attends to source", maps.encoder],
+    ["Decoder self-attention", target, read, "predicting", "attends to", maps.decoder],
+    ["Cross-attention", target, source, "predicting", "attends to source", maps.cross],
+  ].map(([title, rows, columns, rowTitle, columnTitle, weights]) =>
+    ({title, rows, columns, rowTitle, columnTitle, weights})).filter(kind => kind.weights.length);
+  if (kinds.length) showAttention(root, kinds, view);
+  else say(root, "This model has no attention to show.");
+}
+
+function showSteps(root, maps) {
+  root.replaceChildren();
+  add(root, "p", "At each place of the translation: the most probable tokens, given those"
+    + " before it. Framed: the one that was taken.", {class: "quiet"});
+  const list = add(root, "ol");
+  const {tokens = [], token_log_probabilities: logarithms = []} =
+    context.sentence.hypotheses[context.sentence.chosen];
+  maps.target_tokens.forEach((token, place) => {
+    const row = add(list, "li");
+    add(row, "span", place + 1, {class: "quiet"});
+    const best = maps.candidates[place] ?? [];
+    const known = best.find(each => each.token === token)?.probability
+      ?? (tokens[place] === token ? Math.exp(logarithms[place]) : undefined);
+    add(row, "b", token);
+    const tops = add(row, "span", undefined, {class: "tops"});
+    const all = known === undefined || best.some(each => each.token === token) ? best
+      : [...best, {token, probability: known}];
+    for (const each of all) {
+      const chip = add(tops, "span", each.token + " ",
+        {class: each.token === token ? "taken" : ""});
+      chip.style.setProperty("--share", `${100 * each.probability}%`);
+      add(chip, "small", percent(each.probability));
+    }
+  });
+}
+
+function addCode(root, title, text, attributes = {}) {
+  add(root, "h2", title);
+  const box = add(root, "div", undefined, {class: "code"});
+  add(box, "pre", text, {tabindex: 0, role: "region", "aria-label": title, ...attributes});
+  const button = add(box, "button", "Copy", {"aria-label": `Copy ${title}`});
+  button.onclick = () => context.copy(text, button);
+}
+
+function showApi(root, {request, answer, needsKey}) {
+  root.replaceChildren();
+  const url = new URL("v1/translate", document.baseURI).href;
+  add(root, "p", "This translation as a request to the server\u2019s own API.", {class: "quiet"});
+  for (const [title, text] of Object.entries(examples(url, request, needsKey))) {
+    addCode(root, title, text);
+  }
+  // Lists of numbers or text on a line each.
+  const lines = JSON.stringify(answer, null, 2).replace(/\[[^[\]{}]*\]/g,
+    list => list.replace(/\n\s*/g, " "));
+  if (answer) addCode(root, "Answer", lines, {id: "answer"});
+  const more = add(root, "p", undefined, {class: "quiet"});
+  more.append("All routes: ");
+  add(more, "a", "openapi.json", {href: "openapi.json"});
+  more.append(". Clients of LibreTranslate and DeepL work with this server as well.");
+}
+
+// Show what the open tab says about the context: {sentence, several, languages, request,
+// answer, needsKey, pick, copy}.
+export function show(newContext = context) {
+  context = newContext;
+  const {sentence, several} = context, root = byId(shown);
+  byId("current").textContent = shown !== "API" && several ? `Of: ${sentence.source}` : "";
+  if (shown === "API") showApi(root, context);
+  else if (!sentence.hypotheses?.[sentence.chosen]?.text) say(root, "No translation to show.");
+  else if (shown === "Candidates") showCandidates(root, context);
+  else showMaps(root, shown === "Steps" ? showSteps : showExplorer);
+}
+
+function open(name) {
+  shown = name;
+  for (const each of TABS) {
+    const tab = byId(`tab-${each}`), here = each === name;
+    tab.setAttribute("aria-selected", String(here));
+    tab.tabIndex = here ? 0 : -1;
+    byId(each).hidden = !here;
+  }
+  if (context) show();
+}
+
+TABS.forEach((name, place) => {
+  const tab = add(document.querySelector("[role=tablist]"), "button", name,
+    {role: "tab", id: `tab-${name}`, "aria-controls": name});
+  add(byId("details"), "div", undefined,
+    {role: "tabpanel", id: name, "aria-labelledby": tab.id});
+  tab.onclick = () => open(name);
+  tab.onkeydown = event => {
+    const next = {ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: -1}[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    const other = TABS.at(next % TABS.length);
+    open(other);
+    byId(`tab-${other}`).focus();
+  };
+});
+open(shown);

@@ -1,0 +1,384 @@
+// The page's state, and what happens when: typing, requests and their refusals, languages.
+import {ask, fail, notify, setKey, settle, stream, succeed} from "./api.js";
+import {closeOthers, composed, drawOutput, initOutput, markSource, placesOf} from "./output.js";
+
+const PAUSE = 250, SLOW = 300, MOST_BEST = 9;
+const REMEMBERED = "jaxformer.languages";
+const source = byId("source"), target = byId("target"), text = byId("text");
+const state = {
+  models: [], limits: {}, needsKey: false,
+  turn: 0,  // number of the newest request: older answers are passed over
+  text: "", sentences: [], gaps: [""], answer: null, current: 0,
+  choices: new Map(),  // {hypotheses, chosen} of source sentences in which a word was chosen
+  trail: [],  // those choices in their order
+};
+let timer, controller = new AbortController(), panels = null;
+
+const grouped = number => number.toLocaleString("en");
+const languages = () => ({source: source.value, target: target.value});
+const model = () => state.models.find(each =>
+  each.source === source.value && each.target === target.value);
+
+export function searchOptions() {
+  return {...languages(), n_best: Math.min(MOST_BEST, model()?.beam_size ?? 1), alignment: true};
+}
+
+export function say(message) { byId("status").textContent = message; }
+
+function count() {
+  const {characters} = state.limits, used = Array.from(text.value).length;
+  const over = characters > 0 && used > characters;
+  byId("count").textContent = !used ? ""
+    : `${grouped(used)}${characters ? ` of ${grouped(characters)}` : ""} characters`;
+  byId("count").classList.toggle("over", over);
+  byId("clear").hidden = byId("link").hidden = !used;
+  byId("hint").hidden = used > 0;
+  return over ? used - characters : 0;
+}
+
+function showDetails() {
+  byId("details").hidden = byId("copy").hidden = !state.sentences.length;
+  if (!state.sentences.length) return;
+  const sentence = state.sentences[state.current], options = searchOptions();
+  const context = {sentence, several: state.sentences.length > 1, languages: languages(),
+    request: {text: state.text, ...options}, answer: state.answer, needsKey: state.needsKey,
+    pick: rank => pick(rank), copy};
+  panels ??= import("./panels.js");
+  panels.then(({show}) => { if (state.sentences.includes(sentence)) show(context); });
+}
+
+// Draw everything, or of an answer that still comes one sentence.
+export function draw(one) {
+  drawOutput(state, one);
+  byId("result").classList.toggle("several", state.sentences.length > 1);
+  byId("legend").hidden = !state.sentences.some(each => each.hypotheses);
+  const trail = byId("trail");
+  trail.replaceChildren();
+  trail.hidden = !state.trail.length;
+  if (state.trail.length) add(trail, "span", "Your choices", {class: "quiet"});
+  state.trail.forEach((choice, place) => {
+    const name = `Undo ${choice.from} to ${choice.to}` + (place + 1 < state.trail.length
+      ? ", and the choices after it" : "");
+    const button = add(trail, "button", undefined, {title: name});
+    add(button, "s", choice.from);
+    button.append(` ${choice.to} `);
+    add(button, "span", "\u21b6", {"aria-hidden": "true"});
+    button.setAttribute("aria-label", name);
+    button.onclick = () => undo(place);
+  });
+  if (one === undefined || one === state.current) showDetails();
+}
+
+export function setCurrent(number) {
+  if (number === state.current || !state.sentences[number]) return;
+  state.current = number;
+  for (const element of document.querySelectorAll("#output .sentence")) {
+    element.classList.toggle("current", Number(element.dataset.sentence) === number);
+  }
+  showDetails();
+}
+
+function pick(rank) {
+  const sentence = state.sentences[state.current];
+  if (!sentence?.hypotheses?.[rank]) return;
+  sentence.chosen = rank;
+  state.choices.set(sentence.source, {hypotheses: sentence.hypotheses, chosen: rank});
+  draw();
+  say(`Candidate ${rank + 1} of ${sentence.hypotheses.length} taken.`);
+}
+
+// Take a word: show the completion that came with it, and search again from there.
+export async function choose(sentence, from, word, prefix, completion) {
+  const before = {hypotheses: sentence.hypotheses, chosen: sentence.chosen};
+  const choice = {source: sentence.source, from, to: word, before};
+  const put = found => {
+    state.choices.set(sentence.source, found);
+    for (const each of state.sentences) {
+      if (each.source === sentence.source) Object.assign(each, found);
+    }
+    draw();
+  };
+  state.trail.push(choice);
+  put({hypotheses: [{text: completion, score: 0, log_probability: null, finished: true}],
+    chosen: 0});
+  say("Searching on from there\u2026");
+  try {
+    const body = {text: sentence.source, prefix, split_sentences: false, ...searchOptions()};
+    const answer = await ask("v1/translate", body);
+    if (state.trail.findLast(each => each.source === choice.source) !== choice) return;
+    put({hypotheses: answer.translations[0].sentences[0].hypotheses, chosen: 0});
+    say(`${word} taken, the rest translated again in ${milliseconds(answer.seconds)}.`);
+  } catch (error) {
+    if (state.trail.includes(choice)) undo(state.trail.indexOf(choice));
+    fail(error, () => {
+      settle();
+      choose(sentence, from, word, prefix, completion);
+    });
+  }
+}
+
+// Undo the choices from this one on.
+function undo(place) {
+  const focused = byId("trail").contains(document.activeElement);
+  for (const {source: of, before} of state.trail.splice(place).reverse()) {
+    for (const each of state.sentences) if (each.source === of) Object.assign(each, before);
+    if (state.trail.some(other => other.source === of)) state.choices.set(of, before);
+    else state.choices.delete(of);
+  }
+  draw();
+  say("Undone.");
+  if (focused) {
+    (byId("trail").querySelector("button:last-of-type")
+      ?? document.querySelector("#output [tabindex='0']"))?.focus();
+  }
+}
+
+const milliseconds = seconds =>
+  seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+
+function forget() {
+  state.choices.clear();
+  state.trail = [];
+}
+
+export async function translate() {
+  clearTimeout(timer);
+  controller.abort();
+  controller = new AbortController();
+  const turn = ++state.turn, given = text.value, result = byId("result");
+  const over = count();
+  settle();
+  closeOthers();
+  result.classList.remove("waiting", "old");
+  if (!given.trim()) {
+    forget();
+    Object.assign(state, {text: "", sentences: [], gaps: [""], answer: null, current: 0});
+    draw();
+    say("");
+    return;
+  }
+  if (!model()) return;
+  if (over) {
+    result.classList.add("old");
+    notify(`The text is ${grouped(over)} characters too long: this server takes at most `
+      + `${grouped(state.limits.characters)} at once. Shorten it.`);
+    return;
+  }
+  result.classList.toggle("old", state.sentences.length > 0);
+  const slow = setTimeout(() => {
+    result.classList.add("waiting");
+    say("Translating\u2026");
+  }, SLOW);
+  try {
+    const body = {text: given, ...searchOptions()};
+    for await (const {event, data} of stream("v1/translate/stream", body, controller.signal)) {
+      if (turn !== state.turn) return;
+      receive(event, data, given);
+    }
+    succeed();
+  } catch (error) {
+    if (turn === state.turn) fail(error, translate);
+  } finally {
+    clearTimeout(slow);
+    if (turn === state.turn) result.classList.remove("waiting");
+  }
+}
+
+let next = null;  // {text, sentences, gaps} of the answer that begins
+
+function begin(spans, given) {
+  const place = placesOf(given);
+  const sentences = spans.map(([start, stop], index) => {
+    const of = given.slice(place(start), place(stop));
+    const {hypotheses, chosen = 0} = state.sentences.find(each => each.source === of) ?? {};
+    // What is shown until the answer comes: of this sentence, or of the one it was.
+    const before = state.sentences[index]?.hypotheses;
+    return {source: of, start: place(start), stop: place(stop), hypotheses, chosen, before};
+  });
+  const ends = [0, ...sentences.map(each => each.stop)];
+  const gaps = ends.map((end, index) => given.slice(end, sentences[index]?.start));
+  next = {text: given, sentences, gaps, answer: null};
+}
+
+// Show the answer that begins in place of the last one.
+function turnOver() {
+  if (state.sentences === next.sentences) return false;
+  Object.assign(state, next);
+  state.current = Math.max(0, Math.min(state.current, state.sentences.length - 1));
+  byId("result").classList.remove("old");
+  return true;
+}
+
+function receive(event, data, given) {
+  if (event === "start") begin(data.source_spans, given);
+  else if (event === "sentence") {
+    const {index, ...answer} = data, sentence = next.sentences[index];
+    const chosen = state.choices.get(sentence.source);
+    Object.assign(sentence, {answer, hypotheses: answer.hypotheses, chosen: 0, ...chosen});
+    if (turnOver()) draw();
+    else draw(index);
+  } else if (event === "done") finish(data);
+}
+
+function finish({text: whole, alternatives, unmet, ...facts}) {
+  const begun = turnOver();
+  // The white space of the whole translation, which languages may join otherwise.
+  const gaps = [];
+  let end = 0;
+  for (const {answer} of state.sentences) {
+    const translation = answer?.hypotheses[0]?.text ?? "", begins = whole.indexOf(translation, end);
+    if (begins < 0) break;
+    gaps.push(whole.slice(end, begins));
+    end = begins + translation.length;
+  }
+  gaps.push(whole.slice(end));
+  const moved = gaps.length > state.sentences.length && String(gaps) !== String(state.gaps);
+  if (moved) state.gaps = gaps;
+  const sentences = state.sentences.map(each => each.answer);
+  state.answer = {translations: [{text: whole, sentences, alternatives, unmet}], ...facts};
+  if (begun || moved) draw();
+  else showDetails();
+  const best = state.sentences.map(each => each.hypotheses?.[each.chosen]).filter(Boolean);
+  const tokens = best.reduce((sum, each) => sum + (each.tokens?.length ?? 0), 0);
+  const open = best.filter(each => each.text && !each.finished).length;
+  say(`${best.length} sentence${best.length === 1 ? "" : "s"}, ${tokens} tokens in `
+    + `${milliseconds(facts.seconds)}, of which ${milliseconds(facts.queue_seconds)} in the queue.`
+    + (open ? ` ${open} unfinished.` : ""));
+}
+
+// Copy, where the browser forbids it by a selection, and say so on the button.
+export async function copy(what, button) {
+  const name = button.textContent;
+  try {
+    await navigator.clipboard.writeText(what);
+  } catch {
+    const area = add(document.body, "textarea");
+    area.value = what;
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    button.focus();
+  }
+  button.textContent = "Copied";
+  say("Copied.");
+  setTimeout(() => { button.textContent = name; }, 1500);
+}
+
+function fill(select, pairs, chosen) {
+  select.replaceChildren();
+  for (const [value, name] of new Map(pairs)) add(select, "option", name, {value});
+  if (chosen && [...select.options].some(each => each.value === chosen)) select.value = chosen;
+}
+
+// Show the languages and the model; remember the pair.
+function setLanguages(from, to) {
+  fill(source, state.models.map(each => [each.source, each.source_name || each.source]), from);
+  fill(target, state.models.filter(each => each.source === source.value)
+    .map(each => [each.target, each.target_name || each.target]), to);
+  text.lang = source.value;
+  byId("output").lang = target.value;
+  byId("swap").disabled = !state.models.some(each =>
+    each.source === target.value && each.target === source.value);
+  const {name, checkpoint, parameters, beam_size: beam} = model() ?? {};
+  byId("model").textContent = !name ? "" : `${name}, checkpoint ${checkpoint}`
+    + (parameters ? `, ${(parameters / 1e6).toFixed(1)} million parameters` : "")
+    + (beam ? `, beam ${beam}` : "");
+}
+
+// Return the pair remembered, or remember one.
+function remember(pair) {
+  try {
+    if (pair) localStorage.setItem(REMEMBERED, pair);
+    return localStorage.getItem(REMEMBERED);
+  } catch {
+    return null;  // this browser stores nothing
+  }
+}
+
+function changeLanguages(from, to) {
+  setLanguages(from, to);
+  remember(`${source.value}/${target.value}`);
+  forget();
+  state.sentences = [];
+  translate();
+}
+
+function swap() {
+  if (byId("swap").disabled) return;
+  if (state.sentences.length) text.value = composed(state);
+  changeLanguages(target.value, source.value);
+}
+
+// Languages and text from behind the #, else the languages remembered.
+function readAddress() {
+  const [from, to, ...rest] = location.hash.slice(1).split("/");
+  if (rest.length) {
+    try {
+      text.value = decodeURIComponent(rest.join("/"));
+    } catch { /* No text that was written by this page. */ }
+  }
+  setLanguages(...(to ? [from, to] : (remember() ?? "/").split("/")));
+  if (text.value) translate();
+}
+
+function linkToText() {
+  const {origin, pathname} = location, {source: from, target: to} = languages();
+  return `${origin}${pathname}#${from}/${to}/${encodeURIComponent(text.value)}`;
+}
+
+async function start() {
+  try {
+    const {models, limits, key_required: needsKey} = await ask("v1/models");
+    Object.assign(state, {models, limits, needsKey: Boolean(needsKey)});
+    byId("key-field").hidden = !needsKey;
+    settle();
+    readAddress();
+    count();
+  } catch (error) {
+    fail(error, start);
+  }
+}
+
+function listen() {
+  text.oninput = () => {
+    clearTimeout(timer);
+    count();
+    markSource(state);
+    timer = setTimeout(translate, PAUSE);
+  };
+  byId("languages").onsubmit = event => event.preventDefault();
+  source.onchange = target.onchange = () => changeLanguages(source.value, target.value);
+  byId("swap").onclick = swap;
+  byId("key").onchange = event => {
+    setKey(event.target.value.trim());
+    translate();
+  };
+  byId("clear").onclick = () => {
+    text.value = "";
+    text.focus();
+    translate();
+  };
+  byId("copy").onclick = event => copy(composed(state), event.currentTarget);
+  byId("link").onclick = event => copy(linkToText(), event.currentTarget);
+  byId("open-help").onclick = () => byId("help").showModal();
+  addEventListener("hashchange", readAddress);
+  addEventListener("keydown", event => {
+    const {key, code, ctrlKey, metaKey, altKey, shiftKey} = event, main = ctrlKey || metaKey;
+    const typing = /^(TEXTAREA|INPUT|SELECT)$/.test(document.activeElement.tagName);
+    let action;
+    if (byId("help").open) return;
+    if (main && key === "Enter") action = translate;
+    else if (main && shiftKey && code === "KeyS") action = swap;
+    else if (main && !shiftKey && code === "KeyZ" && !typing && state.trail.length) {
+      action = () => undo(state.trail.length - 1);
+    } else if (altKey && !main && /^Digit[1-9]$/.test(code)) action = () => pick(code.at(-1) - 1);
+    else if (key === "?" && !typing) action = () => byId("help").showModal();
+    if (!action) return;
+    event.preventDefault();
+    action();
+  });
+}
+
+initOutput(state);
+listen();
+start();

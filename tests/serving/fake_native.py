@@ -1,0 +1,370 @@
+"""A server that speaks the native API from a dictionary, for the tests of the page.
+
+Its delays and refusals are under the test's control; ``requests`` keeps what it was
+asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import jaxformer.serving
+
+PAGE = Path(jaxformer.serving.__file__).with_name("page")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+WORDS = {
+    "en": "the animal did not cross street because it was too tired open file in a new"
+    " window close insert table please save changes before you quit",
+    "de": "das Tier hat nicht überquert Straße weil es war zu müde öffnen Datei in ein"
+    " neues Fenster schließen einfügen Tabelle bitte speichern Änderungen bevor Sie"
+    " beenden",
+}
+WORDS["zh"] = WORDS["de"]
+OTHERS = ("dies", "jenes", "ein", "andere", "alle", "manche", "kein", "so")
+
+
+class Fake:
+    """What the server is to do, and what it was asked."""
+
+    def __init__(self) -> None:
+        """Answer everything at once."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the requests, the delays and the refusals."""
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.delays: dict[str, float] = {}  # seconds before a text that holds this
+        self.refusals: list[Response] = []  # of the next requests with a body
+        self.warm = (18, 18)  # programs compiled, of so many
+        self.aborted = self.finished = 0  # streams
+        self.break_off = False  # end a stream after its first event
+        self.canned: dict[str, dict[str, Any]] = {}  # the candidate of a sentence
+        self.pairs = [
+            ("en", "English", "de", "German"),
+            ("de", "German", "en", "English"),
+        ]
+        self.limit = 5000
+        self.key = ""
+
+    def asked(self, path: str) -> list[dict[str, Any]]:
+        """Return the bodies of the requests of a route."""
+        return [body for route, body in self.requests if route == path]
+
+
+def refusal(
+    status: int, code: str, message: str, retry: int = 0, **facts: Any
+) -> Response:
+    """Build a refusal of the native API."""
+    headers = {"Retry-After": str(retry)} if retry else None
+    error = {"code": code, "message": message, **facts}
+    return JSONResponse({"error": error}, status, headers)
+
+
+def translate_words(text: str, source: str, target: str) -> list[str]:
+    """Translate word by word; an unknown word stays."""
+    table = dict(zip(WORDS[source].split(), WORDS[target].split(), strict=False))
+    table = {word.lower(): other for word, other in table.items()}
+    words = []
+    for word in text.split():
+        core = word.strip(".,!?")
+        other = table.get(core.lower(), core)
+        if core[:1].isupper():
+            other = other[:1].upper() + other[1:]
+        words.append(word.replace(core, other) if core else word)
+    return words
+
+
+def pieces(words: list[str]) -> list[str]:
+    """Cut words into pieces: a long one in two, a stop from its word."""
+    found = []
+    for word in words:
+        core, stop = re.fullmatch(r"(.*?)([.,!?]*)", word, re.DOTALL).groups()
+        half = len(core) // 2 if len(core) > 7 else len(core)
+        found += ["\u2581" + core[:half]] + [core[half:]] * (half < len(core))
+        found += list(stop)
+    return found
+
+
+def hypothesis(source: str, words: list[str], rank: int, known: int) -> dict[str, Any]:
+    """Build the record of a translation, whose first ``known`` words were given."""
+    tokens, probabilities = pieces(words), []
+    for number, token in enumerate(tokens):
+        number -= known
+        certain = number < 0 or number % 5
+        low = 0.9 if certain else (0.12, 0.42, 0.71)[(len(token) + rank) % 3]
+        probabilities.append(math.log(low))
+    source_words = source.split()
+    links = [
+        f"{min(number, len(source_words) - 1)}-{number}" for number in range(len(words))
+    ]
+    logarithm = sum(probabilities) - rank - 0.05
+    return {
+        "text": " ".join(words),
+        "score": logarithm / max(1, len(tokens)) ** 0.6,
+        "log_probability": logarithm,
+        "tokens": tokens,
+        "finished": "endless" not in source,
+        "token_log_probabilities": [*probabilities, -0.05],
+        "source_tokens": [*pieces(source_words), "</s>"],
+        "word_alignment": " ".join(links),
+        "alignment": "",
+    }
+
+
+def search(body: dict[str, Any], sentence: str) -> list[dict[str, Any]]:
+    """Return the candidates of a sentence."""
+    if "impossible" in sentence:
+        nothing = {"text": "", "score": None, "log_probability": None, "tokens": []}
+        return [nothing | {"finished": False, "token_log_probabilities": []}]
+    words = translate_words(sentence, body["source"], body["target"])
+    prefix = body.get("prefix", "").split()
+    words = [*prefix, *words[len(prefix) :]]
+    found = [hypothesis(sentence, words, 0, len(prefix))]
+    for rank in range(1, body.get("n_best", 1)):
+        other = list(words)
+        place = max(len(prefix), (3 * rank) % len(words)) % len(words)
+        other[place] = OTHERS[rank] + re.sub(r"[^.,!?]", "", other[place])
+        found.append(hypothesis(sentence, other, rank, len(prefix)))
+    return found
+
+
+def divide(text: str) -> list[tuple[int, int]]:
+    """Return the spans of the sentences of a text."""
+    found = re.finditer(r"\S[^.!?\n]*[.!?]*", text)
+    return [
+        (each.start(), each.start() + len(each[0].rstrip()))
+        for each in found
+        if each[0].strip()
+    ]
+
+
+def attention(body: dict[str, Any]) -> dict[str, Any]:
+    """Build maps of two layers and four heads, and candidates."""
+    source = [*pieces(body["text"].split()), "</s>"]
+    target = [*pieces(body["translation"].split()), "</s>"]
+
+    def maps(rows: int, columns: int, causal: bool = False) -> list[Any]:
+        layers = []
+        for layer in range(2):
+            heads = []
+            for head in range(4):
+                places = np.arange(rows)[:, None] * columns / rows + (head - 1) * layer
+                width = 0.4 + 0.7 * head
+                logits = -(((np.arange(columns) - places) / width) ** 2)
+                if causal:
+                    logits = np.where(np.tri(rows, columns) > 0, logits, -1e9)
+                weights = np.exp(logits - logits.max(-1, keepdims=True))
+                weights /= weights.sum(-1, keepdims=True)
+                heads.append(np.round(weights, 4).tolist())
+            layers.append(heads)
+        return layers
+
+    s, t, k = len(source), len(target), body.get("k", 0)
+    shares = [0.55, 0.2, 0.1, 0.06, 0.03, 0.02, 0.01, 0.004]
+    candidates = [
+        [
+            {"token": token, "probability": share}
+            for token, share in zip([token, *OTHERS], shares[:k], strict=False)
+        ]
+        for token in target
+    ]
+    return {
+        "source_tokens": source,
+        "target_tokens": target,
+        "read_tokens": ["<s>", *target[:-1]],
+        "encoder": maps(s, s),
+        "decoder": maps(t, t, causal=True),
+        "cross": maps(t, s),
+        "candidates": candidates,
+        "text": body["text"],
+        "translation": body["translation"],
+    }
+
+
+def alternatives(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the words that may follow a prefix, and how the translation goes on."""
+    words = translate_words(body["text"], body["source"], body["target"])
+    prefix = body["prefix"].split()
+    best = words[len(prefix)] if len(prefix) < len(words) else "."
+    rest = words[len(prefix) + 1 :]
+    found = [best, *(word for word in OTHERS if word != best)][: body["k"]]
+    shares = [0.58, 0.17, 0.09, 0.05, 0.03, 0.02, 0.01, 0.0004]
+    return [
+        {"word": word, "probability": share, "text": " ".join([*prefix, word, *rest])}
+        for word, share in zip(found, shares, strict=False)
+    ]
+
+
+def make_app(fake: Fake) -> Starlette:
+    """Build the application: the page and the routes that it asks."""
+    facts = {"queue_seconds": 0.003, "seconds": 0.042}
+
+    async def begin(request: Request) -> dict[str, Any] | Response:
+        body = await request.json()
+        fake.requests.append((request.url.path.rpartition("/v1/")[2], body))
+        if fake.key and request.headers.get("Authorization") != f"Bearer {fake.key}":
+            return refusal(403, "key", "The key is missing or wrong.")
+        if fake.refusals:
+            return fake.refusals.pop(0)
+        if fake.warm[0] < fake.warm[1]:
+            return refusal(503, "warming", "The server is warming up.", 1)
+        text = body["text"]
+        if len(text) > fake.limit:
+            message = f"text has {len(text)} characters; the limit is {fake.limit}"
+            return refusal(400, "text_too_long", message, field="text")
+        for word, seconds in fake.delays.items():
+            if word in text:
+                await asyncio.sleep(seconds)
+        return body
+
+    def model(body: dict[str, Any]) -> dict[str, Any]:
+        pair = {"source": body["source"], "target": body["target"]}
+        return {"name": "quickstart", "checkpoint": "2800", **pair}
+
+    def answer(handle: Any) -> Any:
+        async def endpoint(request: Request) -> Response:
+            body = await begin(request)
+            return body if isinstance(body, Response) else handle(body)
+
+        return endpoint
+
+    def translate(body: dict[str, Any]) -> Response:
+        text = body["text"]
+        spans = divide(text) if body.get("split_sentences", True) else [(0, len(text))]
+        sentences = [
+            {
+                "source": text[a:b],
+                "source_span": [a, b],
+                "hypotheses": search(body, text),
+            }
+            for a, b in spans
+        ]
+        best = " ".join(each["hypotheses"][0]["text"] for each in sentences)
+        result = {"text": best, "sentences": sentences, "alternatives": [], "unmet": []}
+        return JSONResponse({"translations": [result], "model": model(body), **facts})
+
+    async def events(body: dict[str, Any]) -> AsyncIterator[str]:
+        text, whole, end = body["text"], "", 0
+
+        def event(name: str, data: dict[str, Any]) -> str:
+            return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+        spans = divide(text)
+        try:
+            yield event("start", {"sentences": len(spans), "source_spans": spans})
+            for index, (start, stop) in enumerate(spans):
+                sentence = text[start:stop]
+                if fake.break_off:
+                    return
+                found = search(body, sentence)
+                if sentence in fake.canned:
+                    found = [fake.canned[sentence]]
+                data = {"source": sentence, "source_span": [start, stop]}
+                await asyncio.sleep(fake.delays.get("each sentence", 0))
+                yield event("sentence", {"index": index, **data, "hypotheses": found})
+                whole += text[end:start] + found[0]["text"]
+                end = stop
+            done = {"text": whole + text[end:], "alternatives": [], "unmet": []}
+            fake.finished += 1
+            yield event("done", done | {"model": model(body), **facts})
+        except asyncio.CancelledError:
+            fake.aborted += 1
+            raise
+
+    def stream(body: dict[str, Any]) -> Response:
+        return StreamingResponse(events(body), media_type="text/event-stream")
+
+    async def models(_: Request) -> Response:
+        rest = {"checkpoint": "2800", "beam_size": 4, "positions": 256}
+        rest |= {"name": "quickstart", "parameters": 2_460_000}
+        names = ("source", "source_name", "target", "target_name")
+        pairs = [dict(zip(names, pair, strict=True)) for pair in fake.pairs]
+        limits = {"characters": fake.limit, "texts": 50, "body": 262_144}
+        found = [pair | rest for pair in pairs]
+        needed = bool(fake.key)
+        return JSONResponse({"models": found, "limits": limits, "key_required": needed})
+
+    async def ready(_: Request) -> Response:
+        done, of = fake.warm
+        if done == of:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "warming", "done": done, "of": of}, 503)
+
+    async def index(_: Request) -> Response:
+        return FileResponse(PAGE / "index.html")
+
+    def post(path: str, handle: Any) -> Route:
+        return Route(path, answer(handle), methods=["POST"])
+
+    files = StaticFiles(directory=PAGE, packages=[("jaxformer.visualization", "pages")])
+    routes = [
+        Route("/", index),
+        Mount("/static", files),
+        Route("/v1/models", models),
+        Route("/ready", ready),
+        post("/v1/translate", translate),
+        post("/v1/translate/stream", stream),
+        post("/v1/attention", lambda body: JSONResponse(attention(body))),
+        post(
+            "/v1/alternatives",
+            lambda body: JSONResponse({"alternatives": alternatives(body)}),
+        ),
+    ]
+    app = Starlette(routes=[Mount("/mt", routes=routes), *routes])
+    return Starlette(routes=[Mount("/", app)], middleware=[Middleware(_Headers)])
+
+
+class _Headers:
+    """Send the page's headers with everything."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"content-security-policy", POLICY.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+@contextmanager
+def serve(fake: Fake) -> Iterator[str]:
+    """Serve in a thread, and yield the address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(make_app(fake), log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
