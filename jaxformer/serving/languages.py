@@ -1,0 +1,117 @@
+"""The languages of a server as the protocols of others write them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxformer.data.language_codes import find_model_language, read_code
+from jaxformer.interop.argos_languages import describe_language
+from jaxformer.serving.errors import ServingError
+
+if TYPE_CHECKING:
+    from jaxformer.serving.service import Service
+    from jaxformer.serving.texts import Translated
+
+
+_LONGEST_CODE = 35  # BCP 47
+_ALIASES = {"pb": "pt-BR", "zt": "zh-Hant"}  # LibreTranslate's older codes
+
+
+class Source(NamedTuple):
+    """The language of a text, and the probability that it is the one."""
+
+    code: str
+    probability: float
+
+
+def name_language(code: str) -> str:
+    """Return the English name of a language."""
+    return describe_language(code)[1]
+
+
+@functools.cache
+def write_code(code: str) -> str:
+    """Return the code of a run's language as LibreTranslate writes it.
+
+    Example:
+        >>> [write_code(code) for code in ("deu_Latn", "pt_BR", "zho_Hant", "de-AT")]
+        ['de', 'pt-BR', 'zh-Hant', 'de']
+    """
+    found = read_code(code)
+    if found.language == "zh":
+        return f"zh-{found.script}"
+    if (found.language, found.region) == ("pt", "BR"):
+        return "pt-BR"
+    return found.language
+
+
+def write_target(code: str) -> str:
+    """Return the code of a run's language as DeepL writes that of a translation."""
+    return write_code(code).upper()
+
+
+def write_source(code: str) -> str:
+    """Return the code of a run's language as DeepL writes that of a text."""
+    return write_target(code).partition("-")[0]
+
+
+def find_language(service: Service, field: str, code: str) -> str:
+    """Return the code by which the runs know a language.
+
+    Raises:
+        ServingError: the server does not have it.
+    """
+    known = sorted({code for pair in service.engines for code in pair})
+    asked = _ALIASES.get(code.lower(), code)
+    found = find_model_language(asked, known) if len(code) <= _LONGEST_CODE else None
+    if found is None:
+        names = ", ".join(sorted(map(write_code, known)))
+        shown = code[:_LONGEST_CODE]
+        raise ServingError(
+            400,
+            "unknown_language",
+            f"{field} must be one of {names}, not {shown!r}",
+            field=field,
+            given=shown,
+        )
+    return found
+
+
+async def find_source(service: Service, field: str, texts: Sequence[str]) -> Source:
+    """Return the language that texts are in: that of the runs if all have the same.
+
+    Raises:
+        ServingError: there are several, and no package to tell them apart.
+    """
+    sources = sorted({source for source, _ in service.engines})
+    try:
+        ranked = dict(await service.detect("\n".join(texts)))
+    except ServingError as error:
+        if sources[1:]:
+            raise ServingError(400, error.code, error.message, field=field) from None
+        return Source(sources[0], 0.0)
+    if sources[1:]:
+        return Source(*max(ranked.items(), key=lambda own: own[1]))
+    return Source(sources[0], ranked.get(sources[0], 0.0))
+
+
+async def translate(
+    service: Service, texts: Sequence[str], source: str, target: str, **options: Any
+) -> list[Translated]:
+    """Translate texts of one language. What is in the target language stays as it is.
+
+    Args:
+        service: that translates.
+        texts: to translate.
+        source: code of a run.
+        target: code of a run.
+        options: of each :class:`Query`.
+    """
+    from jaxformer.serving.texts import Query, Translated
+
+    if source == target:
+        return [Translated(text, [], [], [], source) for text in texts]
+    queries = [Query(text, source, target, **options) for text in texts]
+    return await service.translate(queries)

@@ -1,0 +1,300 @@
+"""Requests that programs should not send, in each protocol, and what every answer to
+them has in common.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+JSON = {"Content-Type": "application/json"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
+
+
+class Bad(NamedTuple):
+    """A request, and the statuses that it may have."""
+
+    name: str
+    path: str
+    body: bytes = b""
+    headers: dict[str, str] = JSON
+    method: str = "POST"
+    allowed: tuple[int, ...] = (400,)
+
+
+class Protocol(NamedTuple):
+    """How a protocol names its fields."""
+
+    path: str
+    text: str
+    source: str
+    target: str
+    count: str | None
+    form: str
+
+    def body(self, **changes):
+        fields = {self.text: "a", self.source: "en", self.target: "de"}
+        named = {getattr(self, name): value for name, value in changes.items()}
+        return json.dumps(fields | named).encode()
+
+
+LIBRETRANSLATE = Protocol(
+    "/translate", "q", "source", "target", "alternatives", "format"
+)
+DEEPL = Protocol(
+    "/v2/translate", "text", "source_lang", "target_lang", None, "tag_handling"
+)
+NATIVE = Protocol("/v1/translate", "texts", "source", "target", "n_best", "format")
+
+# Texts of which each is answered: none is wrong.
+TEXTS = {
+    "surrogate": "a \ud800 b",
+    "NUL": "a\x00b",
+    "line separator": "a\u2028b",
+    "right to left": "\u202eabc\u200f",
+    "emoji": "👩‍👩‍👧🇩🇪",
+    "spaces": " \t  ",
+    "newlines": "\n" * 900,
+    "punctuation": "?!.,;:-()[]{}<>&\"'",
+    "no space": "x" * 900,
+    "long dots": "." * 900,
+    "combining": "e" + "\u0301" * 400,
+    "format": "%s %(a)s {0} {a.b} ${x} \\",
+    "controls": "".join(map(chr, range(32))),
+}
+HTML = {
+    "broken": "<p <b>>a</i <c",
+    "unclosed": "<p>a <b>b <i>c",
+    "script": "<script>alert(1)</script>a",
+    "deep": "<b>" * 300 + "a" + "</b>" * 300,
+    "wrong order": "<b><i>a</b></i>",
+    "entities": "&amp;&#0;&#xD800;&#1114112;&nosuch; &",
+    "comment": "<!-- a <b> --",
+    "declaration": "<!DOCTYPE html><![CDATA[a]]><?php a ?>",
+    "only tags": "<br><img src=x>",
+}
+VALUES = {
+    "null": None,
+    "number": 7,
+    "object": {"a": "b"},
+    "list in a list": [["a"]],
+    "number in a list": ["a", 7],
+    "true": True,
+    "51 texts": ["a"] * 51,
+    "100,000 letters": "x" * 100_000,
+    "10,000 newlines": "\n" * 10_000,
+    "5,000 tags": "<b>" * 5_000,
+}
+
+
+def part(name, text, more=""):
+    disposition = f"Content-Disposition: form-data; {name}{more}"
+    return f"--b\r\n{disposition}\r\n\r\n{text}\r\n".encode()
+
+
+def bad_requests(protocol):
+    """Yield the requests of a protocol."""
+    for name, change in {
+        "texts": TEXTS,
+        "tags": HTML,
+        "values": VALUES,
+    }.items():
+        for case, value in change.items():
+            changes = {"text": value}
+            if protocol is NATIVE and isinstance(value, str):
+                changes["text"] = [value]
+            if name == "tags":
+                changes["form"] = "html"
+            yield Bad(
+                f"{name}, {case}",
+                protocol.path,
+                protocol.body(**changes),
+                allowed=(400,) if name == "values" else (200,),
+            )
+    yield from _bad_bodies(protocol)
+    yield from _bad_fields(protocol)
+    yield from _bad_forms(protocol)
+
+
+def _bad_bodies(protocol):
+    good = protocol.body()
+    rows = {
+        "empty": (b"", 400),
+        "half": (b"{", 400),
+        "list": (b"[]", 400),
+        "text": (b'"a"', 400),
+        "NaN": (good.replace(b'"a"', b"NaN"), 400),
+        "deep": (b'{"a":' * 10_000, 400),
+        "deep list": (b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
+        "20,000 keys": (
+            b"{" + b",".join(b'"%d":1' % i for i in range(20_000)) + b"}",
+            400,
+        ),
+        "a million keys": (b"{" + b'"a":1,' * 1_000_000, 413),
+        "UTF-16, half": (b"\xff\xfe{" + good, 400),
+        "latin-1": (good.replace(b'"a"', b'"\xe4"'), 400),
+        "long number": (good.replace(b'"a"', b"9" * 5_000), 400),
+        "large exponent": (good.replace(b'"a"', b"1e9999"), 400),
+        "control character": (good.replace(b'"a"', b'"\n"'), 400),
+    }
+    for name, (body, status) in rows.items():
+        yield Bad(f"body, {name}", protocol.path, body, allowed=(status,))
+    yield Bad(
+        "body, compressed",
+        protocol.path,
+        gzip.compress(good),
+        JSON | {"Content-Encoding": "gzip"},
+        allowed=(415,),
+    )
+    yield Bad(
+        "body, text",
+        protocol.path,
+        good,
+        {"Content-Type": "text/plain"},
+        "POST",
+        (415,),
+    )
+    yield Bad("body, no type", protocol.path, good, {}, "POST", (415,))
+    fine = {
+        "byte order mark": b"\xef\xbb\xbf" + good,
+        "UTF-16": good.decode().encode("utf-16"),
+        "equal keys": good[:-1] + b"," + good[1:],
+    }
+    for name, body in fine.items():
+        yield Bad(f"body, {name}", protocol.path, body, allowed=(200,))
+
+
+def _bad_fields(protocol):
+    rows = [
+        ("source", {"unknown": "zz", "number": 7, "long": "z" * 4_000, "list": ["en"]}),
+        ("target", {"unknown": "zz", "null": None, "empty": "", "NUL": "d\x00e"}),
+        ("form", {"XML": "docx", "number": 7, "list": ["html"]}),
+        ("count", {"word": "two", "half": 1.5, "true": True, "infinite": 1e309}),
+    ]
+    for field, values in rows:
+        if getattr(protocol, field) is None:
+            continue
+        for name, value in values.items():
+            body = protocol.body(**{field: value})
+            yield Bad(f"{field}, {name}", protocol.path, body)
+    for field, value in {"source": "EN", "target": "DE", "target ": "en"}.items():
+        body = protocol.body(**{field.strip(): value})
+        allowed = (200, 400) if field != "source" else (200,)
+        yield Bad(f"{field}, {value}", protocol.path, body, allowed=allowed)
+    if protocol.count:
+        for value in (-1, 10**9, 2**70, 0):
+            body = protocol.body(count=value)
+            yield Bad(f"count, {value}", protocol.path, body, allowed=(200, 400))
+
+
+def _bad_forms(protocol):
+    text = protocol.text
+    pair = {protocol.source: "en", protocol.target: "de"}
+    twice = urlencode({text: ["a", "b"], **pair}, doseq=True)
+    parts = b"".join(part(f'name="{name}"', value) for name, value in pair.items())
+    rows = {
+        "a text twice": (twice.encode(), FORM, 200),
+        "not UTF-8": (f"{text}=%E4&{urlencode(pair)}".encode(), FORM, 400),
+        "half an escape": (f"{text}=%&{urlencode(pair)}".encode(), FORM, 200),
+        "2,000 fields": (b"&a=1" * 2_000, FORM, 400),
+        "no name": (parts + part("none", "a") + b"--b--", MULTIPART, 400),
+        "a file": (
+            parts + part(f'name="{text}"', "a", '; filename="f"') + b"--b--",
+            MULTIPART,
+            400,
+        ),
+        "no boundary": (parts, {"Content-Type": "multipart/form-data"}, 400),
+        "no end": (parts, MULTIPART, 400),
+        "wrong boundary": (parts.replace(b"--b", b"--c"), MULTIPART, 400),
+    }
+    for name, (body, headers, status) in rows.items():
+        yield Bad(f"form, {name}", protocol.path, body, headers, allowed=(status,))
+
+
+# What is wrong with the lines of HTTP itself.
+_GET = b"GET /languages HTTP/1.1\r\nHost: a\r\n"
+_POST = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+_CHUNKED = b"Transfer-Encoding: chunked\r\n"
+RAW = {
+    "no HTTP": b"hello\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
+    "unknown method": b"BREW /translate HTTP/1.1\r\nHost: a\r\n\r\n",
+    "HTTP/1.0": b"GET /languages HTTP/1.0\r\n\r\n",
+    "negative length": _POST + b"Content-Length: -1\r\n\r\n",
+    "two lengths": _POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+    "length and chunks": (
+        _POST + _CHUNKED + b"Content-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    ),
+    "chunk of bad size": _POST + _CHUNKED + b"\r\nzz\r\n{}\r\n",
+    "100 kB of header": _GET + b"X-A: " + b"a" * 100_000 + b"\r\n\r\n",
+    "two at once": (_GET + b"\r\n") * 2,
+    "no host": b"GET /languages HTTP/1.1\r\n\r\n",
+    "expect": _POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n{}",
+    "half escaped path": b"GET /%zz%2e%2e/%00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "query that is no UTF-8": b"GET /v2/usage?%E4 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "upwards": b"GET /static/../config.json HTTP/1.1\r\nHost: a\r\n\r\n",
+    "full URL": b"GET http://other/languages HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+
+WRONG_PLACES = (
+    ("POST", "//translate", 404),
+    ("POST", "/translate/", 404),
+    ("GET", "/translate", 405),
+    ("PUT", "/translate", 405),
+    ("POST", "/languages", 405),
+    ("GET", "/detect", 405),
+    ("POST", "/health", 405),
+    ("POST", "/v2/usage", 405),
+    ("DELETE", "/v2/translate", 405),
+    ("GET", "/v2/nothing", 404),
+    ("GET", "/v2/glossaries", 404),
+    ("GET", "/v1/translate", 405),
+    ("GET", "/static/%2e%2e/config.json", 404),
+    ("GET", "/nothing<script>", 404),
+)
+
+
+def send(url, method, path, body=b"", headers=JSON):
+    """Return the status and the JSON of an answer: none may be anything else."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        text = response.read()
+        assert response.getheader("content-type") == "application/json", text[:200]
+        return response.status, json.loads(text)
+    finally:
+        connection.close()
+
+
+def check_error(path, found):
+    """Check that an error has the form of its protocol."""
+    if path.startswith("/v2"):
+        assert isinstance(found["message"], str)
+    elif path.startswith("/v1"):
+        assert {"code", "message"} <= found["error"].keys()
+    elif path.strip("/") in ("translate", "detect", "languages"):
+        assert isinstance(found["error"], str) or path != path.rstrip("/")
+
+
+def exchange(url, data, seconds=30):
+    """Send bytes and return all that comes back until the server pauses or closes."""
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), seconds) as sent:
+        sent.sendall(data)
+        found = sent.recv(65_536)
+        sent.settimeout(0.2)
+        while True:
+            try:
+                more = sent.recv(65_536)
+            except TimeoutError:
+                return found
+            if not more:
+                return found
+            found += more
