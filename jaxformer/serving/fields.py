@@ -4,9 +4,9 @@ JSON of an answer.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
+import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -18,8 +18,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxformer.errors import first_line
+from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
+
+# Its warnings show bytes of bodies, which no log may have.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 _MOST_FIELDS = 1000  # of a form or query
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -182,32 +186,47 @@ class Fields:
 
 
 async def read_fields(request: Request, config: ServingConfig) -> Fields:
-    """Read the query and the body of a request. A field that both have is a list.
+    """Read the query and the body of a request, and check its key.
+
+    A field that several forms or the query have is a list; JSON comes before the query.
+    The guard bounds the size of a body and the time that it takes.
 
     Raises:
-        ServingError: 400, 408, 413 or 415.
+        ServingError: 400, 403 or 415.
     """
-    body = await _read_body(request, config)
-    fields = _collect(_form(request.scope["query_string"], "the query"))
-    if not body:
-        return Fields(fields, config)
-    content_type = request.headers.get("content-type", "")
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type == "application/json" or media_type.endswith("+json"):
-        return Fields(fields | _json(body), config)
-    if media_type == "application/x-www-form-urlencoded":
-        pairs = _form(body, "the form")
-    elif media_type == "multipart/form-data":
-        pairs = _multipart(body, content_type)
-    else:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
         raise ServingError(
             415,
-            "unsupported_media_type",
-            f"Content-Type must be application/json, not {media_type or 'absent'!r};"
-            " forms, urlencoded or multipart, are read too",
+            "unsupported_encoding",
+            f"Content-Encoding must be absent, not {encoding[:40]!r}: send the body"
+            " uncompressed",
         )
-    query = ((name, text) for name, value in fields.items() for text in _listed(value))
-    return Fields(_collect((*query, *pairs)), config)
+    content_type = request.headers.get("content-type", "")
+    pairs = _form(request.scope["query_string"], "the query")
+    values = _read_values(await request.body(), content_type, pairs)
+    current().authorize(values)
+    return Fields(values, config)
+
+
+def _read_values(
+    body: bytes, content_type: str, query: list[tuple[str, str]]
+) -> dict[str, Any]:
+    media_type = content_type.partition(";")[0].strip().lower()
+    if not body:
+        return _collect(query)
+    if media_type == "application/json" or media_type.endswith("+json"):
+        return _collect(query) | _json(body)
+    if media_type == "application/x-www-form-urlencoded":
+        return _collect(query + _form(body, "the form"))
+    if media_type == "multipart/form-data":
+        return _collect(query + _multipart(body, content_type))
+    raise ServingError(
+        415,
+        "unsupported_media_type",
+        f"Content-Type must be application/json, not {media_type[:40] or 'absent'!r};"
+        " forms, urlencoded or multipart, are read too",
+    )
 
 
 def missing(field: str) -> ServingError:
@@ -227,49 +246,11 @@ def answer(
 
 def refuse(error: ServingError, data: Any) -> Response:
     """Write an error in the form of a protocol, with the headers that it needs."""
-    headers = {}
-    if error.retry_after is not None:
-        headers["Retry-After"] = str(error.retry_after)
-    if error.status in (408, 413):  # a part of the body may not have been read
-        headers["Connection"] = "close"
-    return answer(error.status, data, headers)
-
-
-async def _read_body(request: Request, config: ServingConfig) -> bytes:
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        raise ServingError(
-            415,
-            "unsupported_encoding",
-            f"Content-Encoding must be absent, not {encoding[:40]!r}: send the body"
-            " uncompressed",
-        )
-    # What is too much is read and dropped: a client that still writes reads no answer.
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(config.body_timeout):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size <= config.max_body:
-                    body += chunk
-    except TimeoutError:
-        if size <= config.max_body:
-            raise ServingError(
-                408,
-                "slow_body",
-                f"the body took more than {config.body_timeout:g} seconds: send it"
-                " faster",
-                limit=config.body_timeout,
-            ) from None
-    if size > config.max_body:
-        raise ServingError(
-            413,
-            "body_too_large",
-            f"the body has more than {config.max_body:,} bytes: send it in several"
-            " requests",
-            limit=config.max_body,
-        )
-    return bytes(body)
+    current().refused(error)
+    retry = error.retry_after
+    return answer(
+        error.status, data, None if retry is None else {"Retry-After": str(retry)}
+    )
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -366,10 +347,6 @@ def _collect(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     for name, text in pairs:
         found.setdefault(name, []).append(text)
     return {name: texts if texts[1:] else texts[0] for name, texts in found.items()}
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _given(value: Any) -> str | int | float | None:

@@ -306,8 +306,10 @@ class _Exchange:
             for name, value in (_HEADERS | self._headers).items()
         )
         own = [header for header in missing if header[0] not in names]
-        if message["status"] in (408, 413) and b"connection" not in names:
-            own.append((b"connection", b"close"))  # the rest of the body is not read
+        # After 413 the server reads the rest and drops it: a client that still writes
+        # would not read the answer.
+        if message["status"] == 408 and b"connection" not in names:
+            own.append((b"connection", b"close"))
         return given + own
 
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from jaxformer.serving.call import current
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, missing, read_fields, refuse
 from jaxformer.serving.languages import (
@@ -117,12 +118,13 @@ async def _settings(service: Service, request: Request) -> Response:
         side: {"code": write_code(code), "name": name_language(code)}
         for side, code in zip(("source", "target"), first, strict=True)
     }
+    needs_key = current().keys is not None
     settings = {
-        "apiKeys": False,
+        "apiKeys": needs_key,
         "charLimit": service.config.max_characters or -1,
         "filesTranslation": False,
         "frontendTimeout": 500,
-        "keyRequired": False,
+        "keyRequired": needs_key,
         "language": languages,
         "suggestions": False,
         "supportedFilesFormat": [],

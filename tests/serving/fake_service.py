@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from jaxformer.serving import deepl, libretranslate
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.guard import Guard
 
 Translated = pytest.importorskip("jaxformer.serving.texts").Translated
 
@@ -73,19 +74,29 @@ class FakeService:
         ]
 
 
+def make_routes(service):
+    return [*libretranslate.routes(service), *deepl.routes(service)]
+
+
 def make_app(service):
-    def refuse(request, error):
-        deeply = request.url.path.startswith("/v2")
+    def refuse(path, error):
         if isinstance(error, HTTPException):
             error = ServingError(error.status_code, "http", error.detail)
-        return (deepl if deeply else libretranslate).error(error)
+        return (deepl if path.startswith("/v2") else libretranslate).error(error)
+
+    def handle(request, error):
+        return refuse(request.url.path, error)
 
     app = Starlette(
-        routes=[*libretranslate.routes(service), *deepl.routes(service)],
-        exception_handlers={ServingError: refuse, HTTPException: refuse},
+        routes=make_routes(service),
+        exception_handlers={ServingError: handle, HTTPException: handle},
     )
     app.router.redirect_slashes = False
-    return app
+    return Guard(
+        app,
+        service.config,
+        refuse=lambda scope, error: refuse(scope["path"], error),
+    )
 
 
 @contextlib.contextmanager

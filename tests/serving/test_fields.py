@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import hashlib
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from jaxformer.serving.access import Keys
+from jaxformer.serving.call import CALL, Call
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, read_fields, refuse
 
-CONFIG = ServingConfig(max_body=100_000, max_characters=100, max_texts=3)
+CONFIG = ServingConfig(max_characters=100, max_texts=3)
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data; boundary=b"
 
 
-def request(body=b"", content_type="", query=b"", *, chunks=None, **headers):
-    """Build a request whose body arrives in chunks."""
+def request(body=b"", content_type="", query=b"", **headers):
+    """Build a request whose body arrives in two parts."""
     if content_type:
         headers["content-type"] = content_type
-    waiting = list(chunks or [body])
+    parts = [body[:7], body[7:]]
 
     async def receive():
-        chunk = waiting.pop(0)
-        if chunk is None:
-            await asyncio.sleep(60)
-        return {"type": "http.request", "body": chunk, "more_body": bool(waiting)}
+        part = parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
     raw = [
         (name.replace("_", "-").encode(), value.encode("latin-1"))
@@ -207,26 +206,19 @@ def test_a_compressed_body_gets_415():
     assert (error.status, error.code) == (415, "unsupported_encoding")
 
 
-def test_a_large_body_gets_413_and_is_not_kept():
-    """Once it has ended, or after ``body_timeout``."""
-    config = dataclasses.replace(CONFIG, body_timeout=0.05)
-    for chunks in ([b"a" * 50_000] * 3, [b"a" * 50_000] * 3 + [None]):
-        with pytest.raises(ServingError) as caught:
-            read(config=config, chunks=chunks)
-        assert (caught.value.status, caught.value.limit) == (413, 100_000)
-        assert refuse(caught.value, {}).headers["connection"] == "close"
-    assert len(read(b"q=" + b"a" * 99_998, FORM).values["q"]) == 99_998
-
-
-def test_a_slow_body_gets_408():
-    """After ``body_timeout``."""
-    config = ServingConfig(body_timeout=0.05)
-    begun = time.monotonic()
-    with pytest.raises(ServingError, match=r"more than 0\.05 seconds") as caught:
-        read(config=config, chunks=[b"q", None])
-    assert time.monotonic() - begun < 5
-    assert caught.value.status == 408
-    assert refuse(caught.value, {}).headers["connection"] == "close"
+def test_the_key_of_a_request_is_checked():
+    """In the header, or in a field of any kind of body."""
+    keys = Keys({"name": hashlib.sha256(b"secret").hexdigest()})
+    token = CALL.set(Call(keys=keys))
+    try:
+        assert fault(b"{}", JSON).status == 403
+        assert fault(b'{"api_key": 7}', JSON).code == "key"
+        assert read(b"", "", b"auth_key=secret").has("auth_key")
+        assert read(b"api_key=secret", FORM).has("api_key")
+        CALL.get().authorization = "DeepL-Auth-Key secret"
+        assert read(b"{}", JSON).values == {}
+    finally:
+        CALL.reset(token)
 
 
 @pytest.mark.parametrize(

@@ -158,11 +158,11 @@ def test_a_body_of_a_gigabyte_costs_no_memory():
     guard, calls = make_guard()
     long = [(b"content-length", b"1073741824")]
     status, headers, body, made, _ = exchange(guard, (0, b"x"), headers=long)
-    assert (status, made.read, headers["connection"]) == (413, 0, "close")
+    assert (status, made.read, headers.get("connection")) == (413, 0, None)
     assert json.loads(body)["error"]["limit"] == CONFIG.max_body
     chunks = ((0, b"x" * 1000) for _ in range(2**30 // 1000))
     status, headers, _, made, _ = exchange(guard, *(next(chunks) for _ in range(100)))
-    assert (status, made.read, headers["connection"]) == (413, 3000, "close")
+    assert (status, made.read, headers.get("connection")) == (413, 3000, None)
     assert [call.code for call in calls] == ["body_too_large"] * 2
     status, *_ = exchange(guard, (0, b'{"text": "' + b"x" * 2036), (0, b'"}', "last"))
     assert status == 200  # exactly the limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from openapi_spec_validator import validate
-from serving.fake_service import FakeService, make_app
+from serving.fake_service import FakeService, make_routes
 
 from jaxformer.serving.openapi import make_document
 
@@ -23,7 +23,7 @@ def test_the_document_has_each_route_and_method_and_no_other():
     }
     served = {
         (route.path, method)
-        for route in make_app(FakeService()).routes
+        for route in make_routes(FakeService())
         for method in route.methods - {"HEAD"}
     }
     assert served <= documented
