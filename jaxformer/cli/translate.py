@@ -100,7 +100,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     layer = (
         "layer of the decoder, counted from 1, whose attention that is (default: the"
-        " one before the last)"
+        " one before the last; of two, the last)"
     )
     most = (
         "most sentences read at a time (default: 64 batches a device); 1 answers each"

@@ -205,13 +205,13 @@ class Block:
             part.alignment, [word[0] for word in sources], [word[0] for word in targets]
         )
         for number, word in zip(linked, targets, strict=True):
-            source, start = sources[number], word.start()
+            source = None if number is None else sources[number]
             units = self._units_of(source)
-            whole = units and self._units[units[0]].start == source.start()
-            if whole and source[0] == word[0]:
+            whole = units and source and self._starts[units[0]] == source.start()
+            if whole and source and source[0] == word[0]:
                 for unit in units:
                     begin, end, _ = self._units[unit]
-                    shift = start - source.start()
+                    shift = word.start() - source.start()
                     yield Link(begin + shift, end + shift, unit, copy=True)
                 continue
             # The last mark of a sentence is that of the source, whatever the word.
@@ -220,7 +220,9 @@ class Block:
                 unit = self._find(ends if kind == "after" else units, kind)
                 yield Link(begin, end, unit, copy=False)
 
-    def _units_of(self, word: re.Match[str]) -> range:
+    def _units_of(self, word: re.Match[str] | None) -> range:
+        if word is None:
+            return range(0)
         return range(
             bisect_left(self._starts, word.start()),
             bisect_left(self._starts, word.end()),

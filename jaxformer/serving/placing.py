@@ -41,13 +41,16 @@ class Element:
 
 def link_words(
     alignment: Alignment | None, sources: Sequence[str], targets: Sequence[str]
-) -> list[int]:
-    """Return the number of the source word that each word of a translation belongs to.
+) -> list[int | None]:
+    """Return the number of the source word that each word of a translation belongs to;
+    None for a word that has none.
 
     A word that each side has once belongs to itself. Another one belongs to the source
-    word with the most attention of its pieces, divided by the square root of all the
-    attention that the source word has: else a word that many attend to takes those of
-    its neighbours. Without an alignment words are linked in order.
+    word with the most attention, divided by the square root of what all words give it:
+    else a word that many attend to takes those of its neighbours. A word that attends
+    more to the end of the source than to any word, such as "Sie" in German imperatives,
+    belongs only to a source word that no other word belongs to. Without an alignment
+    words are linked in order.
 
     Args:
         alignment: of the pieces; its numbers of words may be wrong.
@@ -55,25 +58,34 @@ def link_words(
         targets: words of the translation.
     """
     count = len(targets)
-    links = [number * len(sources) // count for number in range(count)]
+    links: list[int | None] = [
+        number * len(sources) // count for number in range(count)
+    ]
+    sure = [True] * count
     if alignment is not None and alignment.weights.size:
         attention = attend_words(alignment, len(sources), count)
-        share = attention / np.maximum(attention.sum(axis=1, keepdims=True), _TINY)
-        share /= np.sqrt(np.maximum(share.sum(axis=0, keepdims=True), _TINY))
-        for number, best in enumerate(share.argmax(axis=1)):
-            if share[number, best] > 0:
-                links[number] = int(best)
+        sure = list(attention.max(axis=1) >= 1 - attention.sum(axis=1))
+        shares = attention / np.maximum(attention.sum(axis=1, keepdims=True), _TINY)
+        shares /= np.sqrt(np.maximum(shares.sum(axis=0, keepdims=True), _TINY))
+        links = [
+            int(best) if own[best] > 0 else None
+            for own, best in zip(shares, shares.argmax(axis=1), strict=True)
+        ]
     once = Counter(sources), Counter(targets)
     places = {word: number for number, word in enumerate(sources)}
     for number, word in enumerate(targets):
         if once[0][word] == once[1][word] == 1:
-            links[number] = places[word]
-    return links
+            links[number], sure[number] = places[word], True
+    taken = {link for link, own in zip(links, sure, strict=True) if own}
+    return [
+        link if own or link not in taken else None
+        for link, own in zip(links, sure, strict=True)
+    ]
 
 
 def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray:
-    """Return the attention of each word of a translation to each source word, the sum
-    over their pieces, float32 [targets, sources].
+    """Return the attention of each word of a translation to each source word, float32
+    [targets, sources]: the mean over its pieces of the sum over those of the source.
     """
     attention = np.zeros((targets, sources), np.float32)
     columns = [
@@ -90,7 +102,8 @@ def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray
         pieces = np.ix_([piece for piece, _ in rows], [piece for piece, _ in columns])
         words = np.ix_([word for _, word in rows], [word for _, word in columns])
         np.add.at(attention, words, alignment.weights[pieces])
-    return attention
+    counts = np.bincount([word for _, word in rows], minlength=targets)
+    return attention / np.maximum(counts, 1).astype(np.float32)[:, None]
 
 
 def place(

@@ -121,8 +121,9 @@ def choose_layer(alignment: bool, layer: int | None, layers: int) -> int | None:
     """Return the decoder layer whose attention aligns, counted from 1; None without
     alignment.
 
-    By default the one before the last, which aligns best in the paper's model (Garg et
-    al. 2019, "Jointly Learning to Align and Translate with Transformer Models").
+    By default the one before the last, which aligns best in the paper's model of six
+    (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
+    Models"); of two layers the last.
 
     Raises:
         InputError: there is no such layer, or no alignment is asked for.
@@ -135,7 +136,7 @@ def choose_layer(alignment: bool, layer: int | None, layers: int) -> int | None:
             )
         return None
     if layer is None:
-        return max(1, layers - 1)
+        return layers - 1 if layers > 2 else layers
     if not 1 <= layer <= layers:
         raise InputError(
             f"the decoder has layers 1 to {layers}, not {layer}: choose another"

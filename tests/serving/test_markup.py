@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxformer.serving.blocks import Part
 from jaxformer.serving.markup import parse, tokenize
+from jaxformer.serving.placing import link_words
 from jaxformer.translation.results import Alignment
 
 
@@ -353,3 +354,31 @@ def test_a_lost_object_is_at_the_end_and_a_doubled_one_comes_once():
     markup = parse("<p>Use <code>a</code> or <code>b</code></p>")
     part = Part(0, 10, "\ue001 \ue001 benutzen")
     assert markup.render([[part]]) == "<p><code>b</code>  benutzen <code>a</code></p>"
+
+
+def attention(*rows):
+    """Make an alignment of words of a piece; the rest of a row is for the end."""
+    weights = np.array(rows, np.float32)
+    weights = np.concatenate([weights, 1 - weights.sum(1, keepdims=True)], axis=1)
+    targets, sources = weights.shape
+    numbers = [*range(sources - 1), None]
+    return Alignment([""] * sources, weights, numbers, list(range(targets)))
+
+
+def test_a_word_that_attends_to_the_end_has_no_source_word():
+    """As "Sie" in "Wählen Sie Datei"."""
+    alignment = attention([0.9, 0], [0.1, 0.2], [0, 0.8])
+    targets = ["Wählen", "Sie", "Datei"]
+    assert link_words(alignment, ["Choose", "File"], targets) == [0, None, 1]
+    # unless it is the only one for its source word
+    assert link_words(alignment, ["Choose", "File"], targets[:2]) == [0, 1]
+
+
+def test_attention_that_a_word_has_from_all_counts_less():
+    alignment = attention([0.9, 0.1], [0.9, 0.1], [0.5, 0.4])
+    assert link_words(alignment, ["a", "b"], ["x", "y", "z"]) == [0, 0, 1]
+
+
+def test_a_word_that_is_the_same_on_both_sides_belongs_to_itself():
+    alignment = attention([0.9, 0.1], [0.9, 0.1])
+    assert link_words(alignment, ["Open", "GNOME"], ["GNOME", "öffnen"]) == [1, 0]

@@ -23,7 +23,7 @@ from jaxformer.translation.options import choose_layer
 from jaxformer.translation.results import Alignment, Hypothesis
 
 
-@pytest.mark.parametrize(("layer", "chosen"), [(None, 0), (2, 1)])
+@pytest.mark.parametrize(("layer", "chosen"), [(1, 0), (None, 1)])
 def test_weights_are_the_attention_of_the_layer(layer, chosen):
     """They are the mean over its heads, with any padding of the batch."""
     translator, texts = random_translator(num_decoder_layers=2), equally_long()
@@ -38,8 +38,8 @@ def test_weights_are_the_attention_of_the_layer(layer, chosen):
     assert translator.search(texts, beam_size=1) == found  # not compared
 
 
-@pytest.mark.parametrize(("layers", "layer"), [(1, 1), (2, 1), (6, 5)])
-def test_the_layer_before_the_last_aligns(layers, layer):
+@pytest.mark.parametrize(("layers", "layer"), [(1, 1), (2, 2), (3, 2), (6, 5)])
+def test_the_layer_before_the_last_aligns_or_the_last_of_two(layers, layer):
     assert choose_layer(True, None, layers) == layer
     rule = f"the decoder has layers 1 to {layers}, not {layers + 1}"
     with pytest.raises(InputError, match=rule):
