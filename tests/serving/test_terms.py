@@ -1,0 +1,96 @@
+"""Which translations a glossary asks for, and which were not met."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.errors import InputError
+from jaxformer.serving.terms import Glossary
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the text box", ["Textfeld"]),
+        ("the text\n box, (text)", ["Textfeld", "Text"]),
+        ("textbox, contexts", []),
+        ("Text", ["Text"]),
+        ("TEXT tExt", []),
+        ("Writer writer", ["Writer"]),
+        ("text text box text", ["Text", "Textfeld"]),
+        ("C++, C", ["C++"]),
+        ("新しい表を開く", ["Tabelle"]),
+        ("", []),
+        ("box", []),
+    ],
+)
+def test_terms_are_whole_words_the_longest_first(text, expected):
+    glossary = Glossary(
+        {
+            "text": "Text",
+            "text box": "Textfeld",
+            "Writer": "Writer",
+            "C++": "C++",
+            "表": "Tabelle",
+        }
+    )
+    assert glossary.terms_in(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("translation", "expected"),
+    [
+        ("Das Textfeld und die Tabelle", []),
+        ("Das  Textfeld, (Tabelle)", []),
+        ("Textfelder der Tabelle", ["Textfeld"]),
+        ("textfeld", ["Textfeld", "Tabelle"]),
+    ],
+)
+def test_the_answer_says_which_terms_are_unmet(translation, expected):
+    """Statement 9."""
+    glossary = Glossary({"text box": "Textfeld", "table": "Tabelle"})
+    assert glossary.unmet("A text box and a table", translation) == expected
+
+
+WORDS = st.text("ab ", min_size=1, max_size=5).map(str.split).filter(bool)
+
+
+@given(st.dictionaries(WORDS.map(" ".join), WORDS.map(" ".join), min_size=1))
+def test_a_term_between_other_words_is_found_and_its_translation_too(terms):
+    glossary = Glossary(terms)
+    for term, translation in terms.items():
+        assert glossary.terms_in(f"x {term}, x") == [translation]
+        assert glossary.unmet(term, f"x ({translation}) x") == []
+        assert glossary.unmet(term, f"x{translation}x") == [translation]
+
+
+def test_a_file_is_read(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_bytes(
+        "# English\tGerman\ntext box\tTextfeld \n\n Öl\tÖlfarbe\r\n".encode()
+    )
+    glossary = Glossary.load(path)
+    assert glossary.terms_in("A text box, Öl") == ["Textfeld", "Ölfarbe"]
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("one", "line 1 must be a term, a tab, and its translation, not 'one'"),
+        ("a\tb\n\nc\t", "line 3 must be a term"),
+        ("a\tb\tc", "line 1 must be a term"),
+        ("\tb", "line 1 must be a term"),
+        ("a\tb\na\tc", "line 2 has the term 'a' of an earlier line"),
+        ("# a\tb\n", "has no terms: add one"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, content, rule):
+    path = tmp_path / "terms.tsv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=rule):
+        Glossary.load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"none\.tsv"):
+        Glossary.load(tmp_path / "none.tsv")
