@@ -233,10 +233,12 @@ def make_app(fake: Fake) -> Starlette:
         if len(text) > fake.limit:
             message = f"text has {len(text)} characters; the limit is {fake.limit}"
             return refusal(400, "text_too_long", message, field="text")
+        return body
+
+    async def wait(text: str) -> None:
         for word, seconds in fake.delays.items():
             if word in text:
                 await asyncio.sleep(seconds)
-        return body
 
     def model(body: dict[str, Any]) -> dict[str, Any]:
         pair = {"source": body["source"], "target": body["target"]}
@@ -272,6 +274,7 @@ def make_app(fake: Fake) -> Starlette:
 
         spans = divide(text)
         try:
+            await wait(text)
             yield event("start", {"sentences": len(spans), "source_spans": spans})
             for index, (start, stop) in enumerate(spans):
                 sentence = text[start:stop]

@@ -30,15 +30,15 @@ def server():
 
 @pytest.fixture
 def page(server, browse):
-    """Open the page without anything remembered."""
+    """Open the page; nothing is remembered for the next."""
     fake, url = server
     fake.reset()
-    resize(browse(url).execute_cdp_cmd)
-    browse(url).execute_script("localStorage.clear()")
     page = Page(browse(url), fake, url)
+    resize(page.driver.execute_cdp_cmd)
     page.wait(lambda: page.find("#source option"))
     yield page
     fake.reset()
+    page.script("localStorage.clear()")
     page.driver.get("about:blank")  # nothing of the page goes on
 
 
@@ -506,7 +506,7 @@ def test_text_too_long_says_limit_and_length(page):
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_asked_again_after_a_countdown(page, status):
     """After the seconds that it names, or at once by a button."""
-    page.fake.refusals = [refusal(status, "rate", "Too many sentences a minute.", 2)]
+    page.fake.refusals = [refusal(status, "rate", "Too many sentences a minute.", 1)]
     page.write(FILE)
     page.wait(lambda: "Too many sentences a minute." in page.text("#problem"))
     assert "Next try in" in page.text("#problem")

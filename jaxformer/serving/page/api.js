@@ -71,6 +71,7 @@ export function notify(message, {label, action, calm = false, detail} = {}) {
 export function settle() {
   clearInterval(retry);
   box.hidden = true;
+  box.replaceChildren();
 }
 
 // Forget that the server could not be reached.

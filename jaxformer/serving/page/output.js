@@ -126,7 +126,7 @@ function addWords(parent, of, words, make) {
   parent.append(of.slice(end));
 }
 
-// Draw the marks' layer under the text field: words only while the result is of its text.
+// Draw the layer of marks under the text field: its words while the result is theirs.
 export function markSource({sentences, text: translated}) {
   const given = text.value;
   mirror.replaceChildren();

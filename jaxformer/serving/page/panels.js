@@ -47,10 +47,8 @@ function showCandidates(root, {sentence, pick}) {
     }
     const numbers = add(button, "small");
     if (hypothesis.log_probability !== null) {
-      const score = hypothesis.score.toFixed(3), logarithm = hypothesis.log_probability.toFixed(2);
-      numbers.title = `score ${score}: what candidates are ranked by;`
-        + ` log-probability ${logarithm}`;
-      numbers.append(`score ${score.replace("-", "\u2212")}`);
+      numbers.title = "The score ranks them; the probability is the model\u2019s.";
+      numbers.append(`score ${hypothesis.score.toFixed(3).replace("-", "\u2212")}`);
       addBar(numbers, Math.exp(hypothesis.log_probability), most);
     }
     button.onclick = () => pick(rank);
@@ -86,12 +84,13 @@ async function showMaps(root, draw) {
 
 function showExplorer(root, maps) {
   const {source_tokens: source, target_tokens: target, read_tokens: read} = maps;
+  const kind = (title, rows, columns, rowTitle, columnTitle, weights) =>
+    ({title, rows, columns, rowTitle, columnTitle, weights});
   const kinds = [
-    ["Encoder self-attention", source, source, "source", "attends to source", maps.encoder],
-    ["Decoder self-attention", target, read, "predicting", "attends to", maps.decoder],
-    ["Cross-attention", target, source, "predicting", "attends to source", maps.cross],
-  ].map(([title, rows, columns, rowTitle, columnTitle, weights]) =>
-    ({title, rows, columns, rowTitle, columnTitle, weights})).filter(kind => kind.weights.length);
+    kind("Encoder self-attention", source, source, "source", "attends to source", maps.encoder),
+    kind("Decoder self-attention", target, read, "predicting", "attends to", maps.decoder),
+    kind("Cross-attention", target, source, "predicting", "attends to source", maps.cross),
+  ].filter(each => each.weights.length);
   if (kinds.length) showAttention(root, kinds, view);
   else say(root, "This model has no attention to show.");
 }

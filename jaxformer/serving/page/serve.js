@@ -160,6 +160,7 @@ export async function translate() {
   if (!model()) return;
   if (over) {
     result.classList.add("old");
+    say("");
     notify(`The text is ${grouped(over)} characters too long: this server takes at most `
       + `${grouped(state.limits.characters)} at once. Shorten it.`);
     return;
@@ -177,7 +178,9 @@ export async function translate() {
     }
     succeed();
   } catch (error) {
-    if (turn === state.turn) fail(error, translate);
+    if (turn !== state.turn) return;
+    say("");
+    fail(error, translate);
   } finally {
     clearTimeout(slow);
     if (turn === state.turn) result.classList.remove("waiting");
@@ -321,11 +324,6 @@ function readAddress() {
   if (text.value) translate();
 }
 
-function linkToText() {
-  const {origin, pathname} = location, {source: from, target: to} = languages();
-  return `${origin}${pathname}#${from}/${to}/${encodeURIComponent(text.value)}`;
-}
-
 async function start() {
   try {
     const {models, limits, key_required: needsKey} = await ask("v1/models");
@@ -359,7 +357,8 @@ function listen() {
     translate();
   };
   byId("copy").onclick = event => copy(composed(state), event.currentTarget);
-  byId("link").onclick = event => copy(linkToText(), event.currentTarget);
+  byId("link").onclick = event => copy(location.href.split("#")[0]
+    + `#${source.value}/${target.value}/${encodeURIComponent(text.value)}`, event.currentTarget);
   byId("open-help").onclick = () => byId("help").showModal();
   addEventListener("hashchange", readAddress);
   addEventListener("keydown", event => {
