@@ -14,7 +14,7 @@ from jaxformer.errors import InputError
 from jaxformer.functional import checks, layers, masks, positions
 from jaxformer.functional.cache import readable
 from jaxformer.functional.masks import SegmentMask
-from jaxformer.models.cache import Cache, Memory
+from jaxformer.models.cache import Cache, Memory, empty_cache
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout, make_norm
@@ -43,7 +43,8 @@ class AttentionWeights(NamedTuple):
 
 class EncoderDecoder(nn.Module):
     """What networks of an encoder and a decoder share: tables, the output layer, and
-    the pass over given targets. Each has ``hidden``, ``start`` and ``step``.
+    the pass over given targets. Each has ``hidden``, ``start``, ``empty_cache`` and
+    ``step``.
     """
 
     config: TransformerConfig
@@ -272,6 +273,15 @@ class Transformer(EncoderDecoder):
         encoded, mask, _ = self.encode(source, backend=self.config.attention_backend)
         return Memory(self.decoder.store_memory(encoded), mask)
 
+    def empty_cache(
+        self, memory: Memory, rows: int, length: int, beam_size: int = 1
+    ) -> Cache:
+        """Allocate the cache of hypotheses; see :func:`~jaxformer.models.empty_cache`.
+        It does not depend on ``memory``.
+        """
+        del memory
+        return empty_cache(self.config, rows, length, beam_size)
+
     def step(
         self, tokens: Int[Array, " N"], cache: Cache, memory: Memory
     ) -> tuple[Float[Array, "N V"], Cache]:
@@ -280,7 +290,7 @@ class Transformer(EncoderDecoder):
         Args:
             tokens: the last tokens; ``config.bos_id`` at the first step. The N / B
                 hypotheses of a sentence are adjacent.
-            cache: from :func:`empty_cache`, or the last step.
+            cache: from :meth:`empty_cache`, or the last step.
             memory: from :meth:`start`.
 
         Returns:

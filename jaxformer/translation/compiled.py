@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.models.cache import empty_cache, empty_coverage
-from jaxformer.models.seq2seq import EncoderDecoder, Model, Transformer
+from jaxformer.models.cache import empty_coverage
+from jaxformer.models.seq2seq import EncoderDecoder, Model
 from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
@@ -153,11 +153,7 @@ def _start(
     rows = batch.source.shape[0] * rules.beam_size
     # The rows of samples are never reordered.
     width = rules.beam_size // rules.groups if rules.sampling is None else 1
-    sizes = rows, rules.length, width
-    if isinstance(model, Transformer):
-        cache = empty_cache(model.config, *sizes)
-    else:
-        cache = cast(Any, model).empty_cache(memory, *sizes)
+    cache = cast(Any, model).empty_cache(memory, rows, rules.length, width)
     if rules.coverage is not None:
         cache = cache._replace(coverage=empty_coverage(memory, rows))
 
