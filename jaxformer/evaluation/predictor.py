@@ -14,8 +14,6 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxformer import bucket
-from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.examples import Window, join_texts, question_windows
 from jaxformer.data.frame import make_frame
 from jaxformer.data.labelled import find_words, marks_entities
@@ -25,9 +23,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.encoder_logits import find_logits, share_rows, softmax
 from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.models.seq2seq import abstract_parameters, make_model
-from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
-from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import Precision
 from jaxformer.training.objectives import Batch
@@ -79,7 +75,7 @@ class Predictor:
         Raises:
             InputError: the model is no encoder alone.
         """
-        _check_encoder(config, directory)
+        _check_encoder(directory, config)
         model = config.model
         if model.attention_backend != "plain":
             # The machine that trained may have had another kernel.
@@ -119,11 +115,9 @@ class Predictor:
                 together, it is no encoder alone, or what predicts was newly drawn and
                 never trained.
         """
-        directory = bucket.open_directory(directory)
-        config = configuration.load(directory / "config.json")
-        _check_encoder(config, directory)
-        best = config.evaluation.best_metric
-        saved = find_parameters(directory, str(checkpoint), best)
+        directory, config, saved, vocabularies = models.open_run(
+            directory, checkpoint, _check_encoder
+        )
         like = abstract_parameters(config.model)
         untrained = _untrained(config.training, like, saved.name, saved.drawn)
         if untrained:
@@ -132,8 +126,6 @@ class Predictor:
                 " newly drawn and never trained, so that it predicts nothing: train the"
                 " run first"
             )
-        vocabularies = Vocabularies.load(directory / "vocabulary")
-        check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
         more: dict[str, Any] = {"checkpoint": saved.name, "directory": directory}
         params = saved.load(like)
         return cls(config, params, vocabularies, precision=precision, **more)
@@ -369,7 +361,7 @@ class Predictor:
             yield from zip(indices, np.asarray(find_logits(*given)), strict=False)
 
 
-def _check_encoder(config: RunConfig, directory: Path | None) -> None:
+def _check_encoder(directory: Path | None, config: RunConfig) -> None:
     model = config.model
     if model.num_decoder_layers:
         other = "translate" if model.num_encoder_layers else "generate"

@@ -42,6 +42,27 @@ class Sentence(NamedTuple):
     """Target tokens of the phrases that the translation contains, in any order."""
 
 
+class Shape(NamedTuple):
+    """The sizes of a batch, which with the settings of a search determine its compiled
+    program.
+    """
+
+    rows: int
+    """Sentences, with those that fill it up."""
+    width: int
+    """Tokens of a source."""
+    prefixes: tuple[int, int] | None = None
+    """Prefixes of a sentence and tokens of each; None: no sentence has any."""
+    required: tuple[int, int] | None = None
+    """Required phrases of a sentence and tokens of each; None: no sentence has any."""
+    listed: int | None = None
+    """Tokens of the part of a vocabulary that a shortlist leaves; None: one of few
+    sizes.
+    """
+    aligned: tuple[int, ...] = ()
+    """Tokens of a translation that is aligned, one of these sizes, ascending."""
+
+
 def most_tokens(decoding: DecodingConfig, words: int, positions: int) -> int:
     """Return the most tokens of the translation of a source of ``words`` tokens."""
     limits = [words + decoding.max_extra_length, positions]
@@ -135,8 +156,9 @@ def search_batch(
     forced: bool = False,
     given: int = 0,
     shortlist: Shortlist | None = None,
+    shape: Shape | None = None,
 ) -> SearchResult:
-    """Search the translations of sentences, in a batch of one of few shapes.
+    """Search the translations of sentences in one batch.
 
     Args:
         models: one, or an ensemble.
@@ -149,11 +171,12 @@ def search_batch(
             that they share a compiled search.
         given: how many of the first tokens of the prefixes cost nothing.
         shortlist: of the target tokens; None: the whole vocabulary.
+        shape: that holds the sentences, of which there may be none; None: the smallest
+            of few.
     """
     config, positions = models.models[0].config, models.positions
-    beam_size = n_best if decoding.sample else decoding.beam_size
-    rows = rows_of_batch(len(sentences), decoding.batch_size, beam_size, models)
-    width = round_width(max(len(each.ids) for each in sentences), positions)
+    shape = shape or _fit(models, sentences, decoding, n_best, forced)
+    rows, width = shape.rows, shape.width
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
     batch = BatchInput(source, places, jnp.uint32(decoding.seed))
@@ -165,7 +188,7 @@ def search_batch(
     ]
     # Rows without a sentence are done at once.
     limits = np.array(limits + [0] * (rows - len(limits)), np.int32)
-    constraints = _constrain(sentences, decoding, limits, banned, forced)
+    constraints = _constrain(sentences, decoding, limits, banned, shape)
     if given:
         constraints = constraints._replace(given=jnp.int32(given))
     if shortlist is not None:
@@ -173,7 +196,8 @@ def search_batch(
         # which must not depend on the other sentences.
         whole, columns = decoding.sample, config.vocabulary_size
         special = [config.pad_id, config.bos_id, eos_id]
-        part = shortlist.within(sentences, rows, columns, special=special, whole=whole)
+        sizes: dict[str, Any] = {"whole": whole, "size": shape.listed}
+        part = shortlist.within(sentences, rows, columns, special=special, **sizes)
         pad_id, bos_id, eos_id = part.numbers(np.array(special)).tolist()
         config = dataclasses.replace(config, pad_id=pad_id, bos_id=bos_id)
         constraints = part.constraints(constraints)
@@ -185,6 +209,36 @@ def search_batch(
     if batch.tokens is None:
         return found
     return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
+
+
+def _fit(
+    models: Models,
+    sentences: Sequence[Sentence],
+    decoding: DecodingConfig,
+    n_best: int,
+    forced: bool,
+) -> Shape:
+    """Return the smallest of few shapes that holds sentences."""
+    beam_size = n_best if decoding.sample else decoding.beam_size
+    prefixes = [each.prefixes for each in sentences]
+    required = [each.required for each in sentences]
+    return Shape(
+        rows_of_batch(len(sentences), decoding.batch_size, beam_size, models),
+        round_width(max(len(each.ids) for each in sentences), models.positions),
+        _round_phrases(prefixes, 1, 8) if forced else None,
+        _round_phrases(required, 4, 4) if any(required) else None,
+    )
+
+
+def _round_phrases(
+    phrases: Sequence[Sequence[list[int]]], most: int, longest: int
+) -> tuple[int, int]:
+    """Return the most phrases of a sentence and the most tokens of a phrase, at least
+    so many, as powers of two.
+    """
+    most = max([most, *map(len, phrases)])
+    longest = max([longest, *(len(phrase) for each in phrases for phrase in each)])
+    return power_of_two(most), power_of_two(longest)
 
 
 def make_rules(
@@ -235,7 +289,7 @@ def _constrain(
     decoding: DecodingConfig,
     limits: np.ndarray,
     banned: Constraints,
-    forced: bool,
+    shape: Shape,
 ) -> Constraints:
     """Add the constraints of sentences and settings to the banned tokens; None for
     those that constrain nothing.
@@ -248,16 +302,17 @@ def _constrain(
         lengths = [least_tokens(decoding, each.words) for each in sentences]
         minimum = limits.copy()
         minimum[: len(lengths)] = np.minimum(lengths, limits[: len(lengths)])
-    if forced:
-        most = power_of_two(max([1, *(len(each.prefixes) for each in sentences)]))
+    if shape.prefixes:
+        most, _ = shape.prefixes
         # A sentence with fewer prefixes than others repeats its first one.
         repeated = [
             [*each.prefixes, *list(each.prefixes[:1]) * (most - len(each.prefixes))]
             for each in sentences
         ]
-        prefixes = _pad_phrases(repeated, (rows, most, 8))
-    if any(each.required for each in sentences):
-        required = _pad_phrases([each.required for each in sentences], (rows, 4, 4))
+        prefixes = _pad_phrases(repeated, rows, shape.prefixes)
+    if shape.required:
+        phrases = [each.required for each in sentences]
+        required = _pad_phrases(phrases, rows, shape.required)
     return forbid_repeats(decoding, banned)._replace(
         min_lengths=minimum, required=required, prefixes=prefixes
     )
@@ -273,17 +328,12 @@ def forbid_repeats(decoding: DecodingConfig, constraints: Constraints) -> Constr
 
 
 def _pad_phrases(
-    phrases: Sequence[Sequence[list[int]]], least: tuple[int, int, int]
+    phrases: Sequence[Sequence[list[int]]], rows: int, sizes: tuple[int, int]
 ) -> np.ndarray:
-    """Pad the phrases of sentences with -1 to an array [rows, phrases, tokens] of one
-    of few shapes.
-    """
-    rows, most, width = least
-    most = power_of_two(max([most, *map(len, phrases)]))
-    longest = max([width, *(len(phrase) for each in phrases for phrase in each)])
-    filled = np.full((rows, most, power_of_two(longest)), -1, np.int32)
+    """Pad the phrases of sentences with -1 to an array [rows, phrases, tokens]."""
+    filled = np.full((rows, *sizes), -1, np.int32)
     for row, each in enumerate(phrases):
-        filled[row, : len(each)] = pad(each, len(each), filled.shape[2], -1)
+        filled[row, : len(each)] = pad(each, len(each), sizes[1], -1)
     return filled
 
 

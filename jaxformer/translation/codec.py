@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,8 +73,12 @@ class Codec:
 
     def fit(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
         """Return for each pair whether the model has positions for both sides."""
+        return [longest <= self.positions for longest in self.measure(sources, targets)]
+
+    def measure(self, sources: Sequence[str], targets: Sequence[str]) -> list[int]:
+        """Return for each pair the tokens of its longer side."""
         pairs = zip(self._sources(sources), self._targets(targets), strict=True)
-        return [max(map(len, pair)) <= self.positions for pair in pairs]
+        return [max(map(len, pair)) for pair in pairs]
 
     def _sources(self, texts: Sequence[str]) -> list[list[int]]:
         encoded = self.vocabularies.source.encode_batch(list(texts))
@@ -267,28 +271,33 @@ def line_error(kind: str, number: int, fault: str) -> LineError:
     return LineError(message, kind=kind, number=number, fault=fault)
 
 
-def check_numbers(scores: np.ndarray, numbers: Sequence[int]) -> None:
-    """Check the scores of sentences.
+def find_nan(scores: np.ndarray, numbers: Sequence[int]) -> list[LineError | None]:
+    """Return the error of each sentence that has a score of NaN, None for the others.
 
     Args:
         scores: of each sentence [N, ...], in a batch that may have more rows.
         numbers: of the sentences, counted from 0.
+    """
+    fault = (
+        "has probabilities that are not a number (NaN): weights of the model are NaN or"
+        " infinite, or overflow in its precision; use another checkpoint"
+        " (--checkpoint), or decoding.precision=float32"
+    )
+    return [
+        line_error("source", number + 1, fault) if np.isnan(own).any() else None
+        for number, own in zip(numbers, scores, strict=False)
+    ]
+
+
+def raise_first(results: Iterable[object]) -> None:
+    """Raise the error of the first line that has one.
 
     Raises:
-        LineError: a score is NaN; the first such sentence is named.
+        LineError: there are errors among the results.
     """
-    broken = [
-        number
-        for number, own in zip(numbers, scores, strict=False)
-        if np.isnan(own).any()
-    ]
-    if broken:
-        fault = (
-            "has probabilities that are not a number (NaN): weights of the model are"
-            " NaN or infinite, or overflow in its precision; use another checkpoint"
-            " (--checkpoint), or decoding.precision=float32"
-        )
-        raise line_error("source", min(broken) + 1, fault)
+    errors = [each for each in results if isinstance(each, LineError)]
+    if errors:
+        raise min(errors, key=lambda error: error.number)
 
 
 def number_words(

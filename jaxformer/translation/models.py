@@ -1,9 +1,12 @@
-"""The models of a search, in its precision and on its devices."""
+"""The models of a search: those of a run, in the precision of the search and on its
+devices.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +14,54 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxformer import bucket
+from jaxformer.checkpoints.parameters import SavedParameters, find_parameters
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import EncoderDecoder, Model, make_model
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.folder import check_vocabulary
 from jaxformer.search.config import Precision
 from jaxformer.translation.codec import Codec
 from jaxformer.typing import Array, Int, Parameters, PyTree
+
+
+class SavedRun(NamedTuple):
+    """A run whose parameters are found and not yet read."""
+
+    directory: Path
+    config: RunConfig
+    saved: SavedParameters
+    vocabularies: Vocabularies
+
+
+def open_run(
+    directory: str | Path,
+    checkpoint: str | int,
+    check: Callable[[Path, RunConfig], None] = lambda *_: None,
+) -> SavedRun:
+    """Read the configuration and the vocabularies of a run, and find its parameters.
+
+    Args:
+        directory: of the run; on the disk or in a bucket (``gs://bucket/run``).
+        checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
+        check: refuses runs by their configuration.
+
+    Raises:
+        InputError: there is no such run or checkpoint, or its parts do not belong
+            together.
+    """
+    directory = bucket.open_directory(directory)
+    config = configuration.load(directory / "config.json")
+    check(directory, config)
+    metric = config.evaluation.best_metric
+    saved = find_parameters(directory, str(checkpoint), metric)
+    vocabularies = Vocabularies.load(directory / "vocabulary")
+    check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
+    return SavedRun(directory, config, saved, vocabularies)
 
 
 def prepare(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder, Model
+from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
-from jaxformer.translation.batch import batches, pad, power_of_two, round_width
-from jaxformer.translation.codec import Codec, check_numbers, number_words
+from jaxformer.translation.batch import Shape, batches, pad, power_of_two, round_width
+from jaxformer.translation.codec import Codec, find_nan, number_words, raise_first
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_text
 from jaxformer.translation.results import Alignment, Attention, PairScore
@@ -29,6 +30,7 @@ def align(
     pairs: Sequence[tuple[list[int], list[int]]],
     layer: int,
     rows: int,
+    shape: Shape | None = None,
 ) -> list[Alignment]:
     """Return the cross-attention of a layer of the first model, by a forward pass over
     the translations.
@@ -39,14 +41,20 @@ def align(
         pairs: tokens of source and translation.
         layer: of the decoder, counted from 1.
         rows: pairs of a batch.
+        shape: of the search, whose sizes all batches have; None: of few that hold them.
     """
     model, config = models.models[0], models.models[0].config
     found: list[Alignment] = []
     for start in range(0, len(pairs), rows):
         part = pairs[start : start + rows]
-        count, sides = min(power_of_two(len(part)), rows), []
-        for ids in zip(*part, strict=True):
-            width = round_width(max(map(len, ids)), config.max_length)
+        count = rows if shape else min(power_of_two(len(part)), rows)
+        sides = []
+        for place, ids in enumerate(zip(*part, strict=True)):
+            longest = max(map(len, ids))
+            width = round_width(longest, config.max_length)
+            if shape:
+                widths = shape.aligned if place else (shape.width,)
+                width = next(each for each in widths if each >= longest)
             sides.append(pad(ids, count, width, config.pad_id))
         weights = np.asarray(_cross_attention(model, models.params[0], *sides, layer))
         found += [_cut(codec, *pair, weights[row]) for row, pair in enumerate(part)]
@@ -78,14 +86,26 @@ def _cross_attention(
     layer: int,
 ) -> Float[Array, "B T S"]:
     # jit prunes the logits and the layers above.
-    return _attention(model, params, source, target).cross[layer - 1].mean(axis=1)
+    _, weights = _forward(model, params, source, target)
+    return cast(Array, weights.cross[layer - 1]).mean(axis=1)
 
 
 def score(
-    models: Models, codec: Codec, pairs: Sequence[Pair], decoding: DecodingConfig
+    models: Models,
+    codec: Codec,
+    pairs: Sequence[Pair],
+    decoding: DecodingConfig,
+    shape: Shape | None = None,
 ) -> list[PairScore]:
     """Return the log-probability of each target given its source, in batches of the
     size of ``decoding``.
+
+    Args:
+        models: one, or an ensemble.
+        codec: of the models.
+        pairs: sources and targets.
+        decoding: the sizes of batches.
+        shape: of one batch that holds all pairs; None: several of few shapes.
 
     Raises:
         InputError: a sentence is longer than the model's positions or not a string, or
@@ -100,11 +120,18 @@ def score(
     longest = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     pad_id = models.models[0].config.pad_id
     skip = len(codec.frame.target_before)
-    for indices, most in batches(
+    groups = batches(
         longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions
-    ):
-        width = round_width(longest[indices[0]], codec.positions)
-        count = min(power_of_two(len(indices)), most)
+    )
+    for indices, most in [([*range(len(pairs))], 0)] if shape else groups:
+        count, width = (
+            shape[:2]
+            if shape
+            else (
+                min(power_of_two(len(indices)), most),
+                round_width(longest[indices[0]], codec.positions),
+            )
+        )
         both = (
             pad([side[i] for i in indices], count, width, pad_id)
             for side in (sources, targets)
@@ -112,43 +139,101 @@ def score(
         totals = np.asarray(
             _score(models.models, models.params, models.weights, *both, skip)
         )
-        check_numbers(totals, indices)
+        raise_first(find_nan(totals, indices))
         for row, index in enumerate(indices):
             results[index] = PairScore(float(totals[row]), len(targets[index]) - skip)
     return results
 
 
+Candidates: TypeAlias = list[list[tuple[int, float]]]
+"""For each token of a target the most probable tokens in its place, the best first,
+with natural logarithms of their probabilities.
+"""
+
+
 def attend(
-    model: Model, params: PyTree, codec: Codec, source: str, target: str
-) -> Attention:
-    """Return all attention weights of a pair.
+    models: Models,
+    codec: Codec,
+    source: str,
+    target: str,
+    *,
+    width: int | None = None,
+    k: int = 0,
+) -> tuple[Attention, Candidates]:
+    """Return all attention weights of a pair, and what else was probable, by one
+    forward pass.
 
     Args:
-        model: that attends.
-        params: of the model, the whole tree.
-        codec: of the model.
+        models: the first one's attention, and the candidates of all together.
+        codec: of the models.
         source: a sentence.
         target: its translation.
+        width: tokens that each side is padded to; None: one of few.
+        k: candidates at each place.
 
     Raises:
         InputError: a sentence has more tokens than the model has positions, or the
             model has one stack.
     """
+    model = models.models[0]
     if not isinstance(model, EncoderDecoder):
         raise InputError(
             "the attention of pairs needs a model of both stacks, and this has one"
         )
     (source_ids,) = codec.encode_sources([source])
     (target_ids,) = codec.encode_targets([target])
-    pair = (np.asarray([ids], np.int32) for ids in (source_ids, target_ids))
-    weights = jax.device_get(_attention(model, params, *pair))
-    sides = codec.vocabularies
-    return Attention(
+    pair, sides = (source_ids, target_ids), codec.vocabularies
+    weights, best = jax.device_get(_read(*_padded(models, pair, width), k, True))
+    queries = {"encoder": source_ids, "decoder": target_ids, "cross": target_ids}
+    keys = {**queries, "cross": source_ids}
+    found = Attention(
         sides.source.pieces(source_ids),
         sides.target.pieces(target_ids),
         sides.target.pieces([model.config.bos_id, *target_ids[:-1]]),
-        *map(_stack, weights),
+        **{
+            kind: _stack(getattr(weights, kind))[
+                ..., : len(queries[kind]), : len(keys[kind])
+            ].copy()
+            for kind in queries
+        },
     )
+    return found, _list(best, len(target_ids))
+
+
+def candidates(
+    models: Models,
+    pair: tuple[list[int], list[int]],
+    k: int,
+    *,
+    width: int | None = None,
+) -> Candidates:
+    """Return the most probable tokens at each place of a target.
+
+    Args:
+        models: that predict.
+        pair: tokens of source and target.
+        k: candidates at each place.
+        width: tokens that each side is padded to; None: one of few.
+    """
+    _, best = jax.device_get(_read(*_padded(models, pair, width), k, False))
+    return _list(best, len(pair[1]))
+
+
+def _padded(
+    models: Models, pair: tuple[list[int], list[int]], width: int | None
+) -> tuple[Any, ...]:
+    """Return the models and a pair as the first arguments of :func:`_read`."""
+    width = width or round_width(max(map(len, pair)), models.positions)
+    pad_id = models.models[0].config.pad_id
+    sides = (pad([ids], 1, width, pad_id) for ids in pair)
+    return models.models, models.params, models.weights, *sides
+
+
+def _list(best: tuple[np.ndarray, np.ndarray] | None, length: int) -> Candidates:
+    if best is None:
+        return [[] for _ in range(length)]
+    values, tokens = (each[:length].tolist() for each in best)
+    return [list(zip(*own, strict=True)) for own in zip(tokens, values, strict=True)]
 
 
 def _stack(layers: list[np.ndarray]) -> np.ndarray:
@@ -176,12 +261,35 @@ def _score(
     return counted[:, skip:].sum(axis=-1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _attention(
+@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+def _read(
+    models: tuple[EncoderDecoder, ...],
+    params: tuple[PyTree, ...],
+    weights: Float[Array, " M"] | None,
+    source: Int[Array, "1 S"],
+    target: Int[Array, "1 T"],
+    k: int,
+    attention: bool,
+) -> tuple[
+    AttentionWeights | None, tuple[Float[Array, "T k"], Int[Array, "T k"]] | None
+]:
+    """Return the attention of the first model, and the best tokens of all together."""
+    found = [
+        _forward(model, own, source, target)
+        for model, own in zip(models, params, strict=True)
+    ]
+    best = None
+    if k:
+        logits = [own[0] for own, _ in found]
+        best = lax.top_k(mean_log_probabilities(logits, weights), k)
+    return found[0][1] if attention else None, best
+
+
+def _forward(
     model: EncoderDecoder,
     params: PyTree,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
-) -> AttentionWeights:
+) -> tuple[Float[Array, "B T V"], AttentionWeights]:
     found = model.apply({"params": params}, source, target, method="forward")
-    return cast(tuple[Array, AttentionWeights], found)[1]
+    return cast(tuple[Array, AttentionWeights], found)

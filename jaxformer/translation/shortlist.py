@@ -364,6 +364,7 @@ class Shortlist(NamedTuple):
         *,
         special: Sequence[int] = (),
         whole: bool = False,
+        size: int | None = None,
     ) -> Within:
         """Return the union of the lists of a batch, in one of few sizes.
 
@@ -375,15 +376,16 @@ class Shortlist(NamedTuple):
             special: further tokens that are on each list and have the same index in
                 each batch, such as the decoder's first input.
             whole: whether the union is the whole output in any case.
+            size: that holds the union; None: the smallest of few.
         """
         lists = []
         for each in sentences:
             phrases = (*each.prefixes, *each.required)
             needed = [token for phrase in phrases for token in phrase if token >= 0]
             lists.append(self.tokens_of(each.ids, [*needed, *special]))
-        union = np.unique(np.concatenate(lists))
+        union = np.unique(np.concatenate([np.asarray(special, np.int32), *lists]))
         # Each size compiles the search again.
-        size = min(power_of_two(max(_SMALLEST, len(union))), columns)
+        size = min(size or power_of_two(max(_SMALLEST, len(union))), columns)
         size = columns if whole else size
         union = np.arange(columns, dtype=np.int32) if size == columns else union
         front = np.union1d(self.special, special).astype(np.int32)

@@ -6,15 +6,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
+from jaxformer.errors import LineError
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
 from jaxformer.translation import batch as batch_search
-from jaxformer.translation.batch import Sentence, most_tokens
-from jaxformer.translation.codec import Codec, Passage, check_numbers, line_error
+from jaxformer.translation.batch import Sentence, Shape, most_tokens
+from jaxformer.translation.codec import (
+    Codec,
+    Passage,
+    find_nan,
+    line_error,
+    raise_first,
+)
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import (
     Prefixes,
@@ -28,13 +35,17 @@ from jaxformer.translation.results import Hypothesis, LongSources, blank
 if TYPE_CHECKING:
     from jaxformer.translation.shortlist import Shortlist
 
+Prepared: TypeAlias = tuple[list[Passage], list[Sentence]]
+"""Lines, and the sentences that are their parts, in order, blank ones too."""
+
 # A phrase of each kind in an error.
 _NAMES = {"prefixes": "prefix", "required": "required phrase"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LineSearch:
-    """The search of a call, the same for all of its windows.
+    """The search of a call, the same for all of its windows: :meth:`prepare`,
+    :meth:`search` in batches, and :meth:`join`.
 
     Attributes:
         models: that translate, in the precision of the search.
@@ -81,86 +92,80 @@ class LineSearch:
             notice: called at the end if lines were longer than in training.
         """
         limit, cut, whole = self.codec.longest, 0, 0
-        for window, passages in self._read(texts):
+        for passages, sentences in self._read(texts):
             for each in passages:
                 is_whole = max(map(len, each.parts)) > limit
                 whole += each.longest > limit and is_whole
                 cut += each.longest > limit and not is_whole
-            yield from self._translate(window, passages, stop, progress)
+            yield from self._translate(passages, sentences, stop, progress)
         if cut or whole:
             notice(LongSources(limit, cut=cut, whole=whole))
 
     def check(self, texts: Iterable[str]) -> int:
         """Read texts and translate nothing; see :meth:`Translator.check`."""
-        count = 0
-        for window, passages in self._read(texts):
-            self._sentences(window, passages)
-            count += len(window)
-        return count
+        return sum(len(passages) for passages, _ in self._read(texts))
 
-    def _read(
-        self, texts: Iterable[str]
-    ) -> Iterator[tuple[list[SourceLine], list[Passage]]]:
-        """Yield windows of lines with their tokens."""
+    def _read(self, texts: Iterable[str]) -> Iterator[Prepared]:
+        """Prepare windows of lines."""
         lines = number_lines(texts, self.prefixes, self.required)
-        for window in windows(lines, self.window):
-            yield (
-                window,
-                self.codec.passages(
-                    [line.text for line in window],
-                    self.decoding,
-                    paragraphs=self.paragraphs,
-                    before=window[0].place,
-                ),
-            )
+        return map(self.prepare, windows(lines, self.window))
+
+    def prepare(self, lines: Sequence[SourceLine]) -> Prepared:
+        """Encode lines, and check what each asks for: the first step of a search, which
+        computes nothing on a device.
+
+        Args:
+            lines: numbered from that of the first on.
+
+        Raises:
+            LineError: a line is too long, or its prefix or a required phrase cannot be
+                written or is longer than the translation may be.
+        """
+        passages = self.codec.passages(
+            [line.text for line in lines],
+            self.decoding,
+            paragraphs=self.paragraphs,
+            before=lines[0].place,
+        )
+        return passages, self._sentences(lines, passages)
 
     def _translate(
         self,
-        window: Sequence[SourceLine],
         passages: Sequence[Passage],
+        sentences: Sequence[Sentence],
         stop: Callable[[], bool],
         progress: Callable[[int], None],
     ) -> Iterator[list[Hypothesis]]:
         """Translate batch by batch; yield each line when it and all before it are
         complete.
         """
-        sentences = self._sentences(window, passages)
-        found: list[list[Hypothesis]] = [
-            [] if each.ids else [blank(aligned=self.layer is not None)]
-            for each in sentences
-        ]
+        found: list[list[Hypothesis]] = [[] for _ in sentences]
         lines = [line for line, passage in enumerate(passages) for _ in passage.parts]
         missing = [sum(map(bool, passage.parts)) for passage in passages]
         starts = np.cumsum([0, *(len(passage.parts) for passage in passages)]).tolist()
 
         def joined(line: int) -> list[Hypothesis]:
-            parts, own = passages[line].parts, found[starts[line] : starts[line + 1]]
-            if len(parts) == 1:
-                return own[0]
-            from jaxformer.translation.paragraphs import join
-
-            # The one translation of a blank part goes with all of the others.
-            own = [
-                each if ids else each * self.n_best
-                for ids, each in zip(parts, own, strict=True)
-            ]
-            return join(own, passages[line].spaces)
+            own = range(starts[line], starts[line + 1])
+            parts = [found[index] for index in own if sentences[index].ids]
+            return self.join(passages[line], parts)
 
         given = 0
         progress(missing.count(0))
         for indices, rows in self._batches([len(each.ids) for each in sentences]):
             if stop():
                 break
-            translated = self._search([sentences[index] for index in indices], rows)
+            batch = [sentences[index] for index in indices]
+            translated = self.search(batch, rows=rows)
+            raise_first(translated)
             for index, hypotheses in zip(indices, translated, strict=True):
-                found[index] = hypotheses
+                found[index] = cast(list[Hypothesis], hypotheses)
                 missing[lines[index]] -= 1
             progress(sum(not missing[line] for line in {lines[i] for i in indices}))
-            while given < len(window) and not missing[given]:
+            while given < len(passages) and not missing[given]:
                 yield joined(given)
                 given += 1
         # Only blank lines, or what was stopped.
-        yield from map(joined, range(given, len(window)))
+        yield from map(joined, range(given, len(passages)))
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
         """Group sentences. Many samples of a sentence take the room of as many
@@ -173,11 +178,25 @@ class LineSearch:
         )
         return batch_search.batches(lengths, most, tokens, self.codec.positions)
 
-    def _search(
-        self, sentences: Sequence[Sentence], rows: int
-    ) -> list[list[Hypothesis]]:
-        """Translate a batch of at most ``rows``."""
+    def search(
+        self,
+        sentences: Sequence[Sentence],
+        shape: Shape | None = None,
+        *,
+        rows: int = 0,
+    ) -> list[list[Hypothesis] | LineError]:
+        """Translate a batch: the second step of a search.
+
+        Args:
+            sentences: of :meth:`prepare`, each with tokens.
+            shape: that holds them; None: the smallest of few.
+            rows: most rows where there is no shape; 0: those of ``decoding``.
+
+        Returns:
+            The translations of each sentence, or its error: its scores are NaN.
+        """
         frame = self.codec.frame
+        rows = shape.rows if shape else rows or self.decoding.batch_size
         found = batch_search.search_batch(
             self.models,
             sentences,
@@ -188,12 +207,26 @@ class LineSearch:
             forced=self.prefixes is not None or bool(frame.target_before),
             given=len(frame.target_before),
             shortlist=self.shortlist,
+            shape=shape,
         )
         places = [each.place[0] for each in sentences]
-        check_numbers(np.asarray(found.scores), places)
+        errors = find_nan(np.asarray(found.scores), places)
         read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
-        if self.layer is None:
-            return [[hypothesis for _, hypothesis in each] for each in read]
+        if self.layer is not None:
+            read = self._align(sentences, read, rows, shape)
+        return [
+            error or [hypothesis for _, hypothesis in each]
+            for error, each in zip(errors, read, strict=True)
+        ]
+
+    def _align(
+        self,
+        sentences: Sequence[Sentence],
+        read: list[list[tuple[list[int], Hypothesis]]],
+        rows: int,
+        shape: Shape | None,
+    ) -> list[list[tuple[list[int], Hypothesis]]]:
+        """Add their alignments to the translations of sentences."""
         from jaxformer.translation.pairs import align
 
         pairs = [
@@ -201,25 +234,41 @@ class LineSearch:
             for sentence, each in zip(sentences, read, strict=True)
             for ids, _ in each
         ]
-        aligned = iter(align(self.aligner, self.codec, pairs, self.layer, rows))
+        layer = cast(int, self.layer)
+        aligned = iter(align(self.aligner, self.codec, pairs, layer, rows, shape))
         return [
-            [dataclasses.replace(one, alignment=next(aligned)) for _, one in each]
-            for each in read
+            [(ids, dataclasses.replace(one, alignment=next(aligned))) for ids, one in x]
+            for x in read
         ]
 
+    def join(
+        self, passage: Passage, parts: Sequence[list[Hypothesis]]
+    ) -> list[Hypothesis]:
+        """Return the translations of a line: the last step of a search.
+
+        Args:
+            passage: the line, of :meth:`prepare`.
+            parts: translations of those of its parts that are not blank.
+        """
+        nothing = [blank(aligned=self.layer is not None)]
+        if len(passage.parts) == 1:
+            return parts[0] if passage.parts[0] else nothing
+        from jaxformer.translation.paragraphs import join
+
+        # The one translation of a blank part goes with all of the others.
+        rest = iter(parts)
+        own = [next(rest) if ids else nothing * self.n_best for ids in passage.parts]
+        return join(own, passage.spaces)
+
     def _sentences(
-        self, window: Sequence[SourceLine], passages: Sequence[Passage]
+        self, lines: Sequence[SourceLine], passages: Sequence[Passage]
     ) -> list[Sentence]:
         """Return the parts of all lines; the first part has the constraints of its
         line.
-
-        Raises:
-            LineError: a prefix or a required phrase cannot be written, or is longer
-                than the translation may be.
         """
         sentences, frame = [], self.codec.frame.target_before
         begin = [[*frame]] if frame else []
-        for line, passage in zip(window, passages, strict=True):
+        for line, passage in zip(lines, passages, strict=True):
             prefixes = self._encode(line, "prefixes", line.prefixes)
             required = self._encode(line, "required", line.required)
             # A blank prefix allows everything.

@@ -9,23 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from jaxformer import bucket
-from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.frame import choose_languages, make_frame
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import (
-    Model,
-    abstract_parameters,
-    make_model,
-)
-from jaxformer.runs import config as configuration
-from jaxformer.runs.folder import check_objective, check_vocabulary
+from jaxformer.models.seq2seq import Model, abstract_parameters, make_model
+from jaxformer.runs.folder import check_objective
 from jaxformer.search.config import DecodingConfig, Precision
 from jaxformer.translation.batch import ban as ban_tokens
 from jaxformer.translation.codec import Codec
-from jaxformer.translation.models import Models, combine, prepare_params
+from jaxformer.translation.models import Models, combine, open_run, prepare_params
 from jaxformer.translation.options import (
     Prefixes,
     Required,
@@ -210,17 +203,12 @@ class Translator:
             InputError: there is no such run, checkpoint or language, or its parts do
                 not belong together.
         """
-        directory = bucket.open_directory(directory)
-        config = configuration.load(directory / "config.json")
-        check_objective(directory, config, objective)
-        saved = find_parameters(
-            directory, str(checkpoint), config.evaluation.best_metric
+        directory, config, saved, vocabularies = open_run(
+            directory, checkpoint, functools.partial(check_objective, wanted=objective)
         )
-        vocabularies = Vocabularies.load(directory / "vocabulary")
         source, target = choose_languages(
             directory, config.data, vocabularies, source_language, target_language
         )
-        check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
         if config.model.scan_layers:
             precision = None  # they are unstacked first
         how = config.model, precision
@@ -281,7 +269,7 @@ class Translator:
             InputError: a sentence is longer than the model's positions, or an argument
                 is out of range. Nothing is translated then.
         """
-        search = self._line_search(texts, max(1, len(texts)), **options)
+        search = self.line_search(texts, window=max(1, len(texts)), **options)
         return list(search.stream(texts, stop=stop, notice=notice))
 
     def stream(
@@ -313,7 +301,7 @@ class Translator:
                 sentence is longer than the model's positions, or there are more
                 prefixes than sentences or fewer.
         """
-        search = self._line_search(texts, window, **options)
+        search = self.line_search(texts, window=window, **options)
         return search.stream(texts, progress=progress, notice=notice)
 
     def check(self, texts: Iterable[str], **options: Unpack[ResultOptions]) -> int:
@@ -322,13 +310,13 @@ class Translator:
         Raises:
             InputError: as :meth:`stream`.
         """
-        return self._line_search(texts, None, **options).check(texts)
+        return self.line_search(texts, **options).check(texts)
 
-    def _line_search(
+    def line_search(
         self,
-        texts: object,
-        window: int | None,
+        texts: object = (),
         *,
+        window: int | None = None,
         decoding: DecodingConfig | None = None,
         beam_size: int | None = None,
         alpha: float | None = None,
@@ -340,7 +328,12 @@ class Translator:
         alignment: bool = False,
         alignment_layer: int | None = None,
     ) -> LineSearch:
-        """Check the options of a call before any text is read; return its search."""
+        """Return the search of a call, whose steps may also be taken one by one. The
+        options are those of :class:`~jaxformer.translation.options.ResultOptions`.
+
+        Raises:
+            InputError: an argument is out of range; no text is read.
+        """
         check_lists(texts, ban, prefixes, required)
         changes = {"beam_size": beam_size, "alpha": alpha}
         changes = {name: each for name, each in changes.items() if each is not None}
@@ -399,4 +392,4 @@ class Translator:
             )
             target = self.translate([source], decoding=whole)[0]
         check_text("target", target)
-        return given_pairs.attend(self.model, self.params, self.codec, source, target)
+        return given_pairs.attend(self.models, self.codec, source, target)[0]

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxformer import bucket
-from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.config import DataConfig
 from jaxformer.data.frame import ENCODER, TEXT, TEXT2, Template
 from jaxformer.data.sources import IMPORTED
@@ -33,11 +31,10 @@ from jaxformer.interop.huggingface.seq2seq import Imported
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import abstract_parameters
-from jaxformer.runs import config as configuration
 from jaxformer.runs.config import EvaluationConfig, RunConfig, data_kind
-from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import DecodingConfig
+from jaxformer.translation.models import open_run
 
 _TEMPLATES = {
     "bert": ENCODER,
@@ -156,12 +153,7 @@ def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | st
         InputError: there is no such run or checkpoint, transformers has no such model,
             or its vocabulary is one of SentencePiece.
     """
-    directory = bucket.open_directory(run)
-    config = configuration.load(directory / "config.json")
-    metric = config.evaluation.best_metric
-    saved = find_parameters(directory, checkpoint, metric)
-    vocabularies = Vocabularies.load(directory / "vocabulary")
-    check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
+    _, config, saved, vocabularies = open_run(run, checkpoint)
     name, text = _choose(config.model), vocabularies.source
     if TOKENIZER not in text.files:
         raise InputError(
