@@ -1,0 +1,171 @@
+"""A translator whose programs are compiled before they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import jax
+
+from jaxformer.data.records import Pair
+from jaxformer.serving.programs import PLAIN, RICH, TERMS, Kind, Program, Programs
+from jaxformer.serving.words import NextWords
+from jaxformer.translation import pairs as given_pairs
+from jaxformer.translation.batch import Shape
+from jaxformer.translation.stream import LineSearch
+from jaxformer.translation.translator import Translator
+
+MOST_CANDIDATES = 8
+"""Most tokens that are named for a place of a translation."""
+
+_CONSIDERED = 64  # first pieces among which the words of alternatives are looked for
+
+# JAX's own name of the event that a program is ready: compiled, or read from a cache.
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+class Compiled:
+    """A translator, its searches and their programs.
+
+    Attributes:
+        translator: of the run.
+        searches: of each kind that its settings allow.
+        compilations: programs that were compiled within :meth:`counted`.
+    """
+
+    def __init__(self, translator: Translator, rows: int) -> None:
+        """Plan what is compiled.
+
+        Args:
+            translator: of the run.
+            rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
+                or TPU.
+        """
+        self.compilations = 0
+        self._take(translator)
+        models = self.searches[PLAIN].models
+        rows = rows or (16 if jax.default_backend() == "cpu" else 64)
+        self._programs = Programs(translator, models, self.searches, rows)
+
+    def _take(self, translator: Translator) -> None:
+        """Search with another translator of the same programs."""
+        self.translator = translator
+        self.searches = plan_searches(translator)
+        self.words = NextWords(translator.vocabularies.target)
+
+    @property
+    def rows(self) -> int:
+        """Most sentences of a batch."""
+        return self._programs.rows
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a source that is searched at once."""
+        return self._programs.longest
+
+    @property
+    def programs(self) -> int:
+        """How many programs :meth:`warm` compiles."""
+        return len(self._programs.all)
+
+    @property
+    def needed(self) -> int:
+        """How many of them, the first, make a server ready."""
+        return self._programs.needed
+
+    def warm(self) -> Iterator[int]:
+        """Compile one program after another; yield how many are done.
+
+        First are those that translate sentences of at most 64 tokens, then those of
+        rich searches of as many, of attention and scores, and of longer sentences. A
+        request whose program is not compiled yet waits for it.
+        """
+        for program in self._programs.all:
+            self._compile(program)
+            yield len(self._programs.done)
+
+    def shape(self, use: Kind | str, count: int, width: int) -> Shape:
+        """Return the shape of a batch, whose program is compiled."""
+        program = self._programs.choose(use, count, width)
+        self._compile(program)
+        return program.shape
+
+    def _compile(self, program: Program) -> None:
+        """Compile a program, unless it is done, by giving it next to nothing to do."""
+        if program in self._programs.done:
+            return
+        (use, shape), translator = program, self.translator
+        models, codec, end = (
+            translator.models,
+            translator.codec,
+            translator.codec.frame.end,
+        )
+        pair: tuple[list[int], list[int]] = [end], [end]
+        if use == "attend":
+            how = {"width": shape.width, "k": self.candidates}
+            given_pairs.attend(models, codec, "", "", **how)
+        elif use == "candidates":
+            given_pairs.candidates(models, pair, self.considered, width=shape.width)
+        elif use == "score":
+            decoding = translator.decoding
+            given_pairs.score(models, codec, [Pair("", "")], decoding, shape)
+        else:
+            search = self.searches[cast(Kind, use)]
+            search.search([], shape)
+            for width in shape.aligned:
+                longest, layer = ([end], [end] * width), cast(int, search.layer)
+                given_pairs.align(models, codec, [longest], layer, shape.rows, shape)
+        self._programs.done.add(program)
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the programs that this thread compiles in the block."""
+        thread = threading.get_ident()
+
+        def note(event: str, duration_secs: float, **_: str | int) -> None:
+            if event == _COMPILED and threading.get_ident() == thread:
+                self.compilations += 1
+
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            yield
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+
+    @property
+    def candidates(self) -> int:
+        """Tokens that are named for each place of an attention."""
+        return min(MOST_CANDIDATES, self.translator.model.config.vocabulary_size)
+
+    @property
+    def considered(self) -> int:
+        """Tokens among which the words of alternatives begin."""
+        return min(_CONSIDERED, self.translator.model.config.vocabulary_size)
+
+
+def plan_searches(translator: Translator) -> dict[Kind, LineSearch]:
+    """Return the search of each kind that a run's settings allow."""
+    decoding = translator.decoding
+    rich: Any = {"n_best": decoding.beam_size, "prefixes": (), "alignment": True}
+    found = {
+        PLAIN: translator.line_search(),
+        RICH: translator.line_search(**rich),
+    }
+    if not decoding.sample and decoding.beam_size >= 2 * decoding.diversity_groups:
+        found[TERMS] = translator.line_search(required=(), **rich)
+    return found
+
+
+def facts(translator: Translator) -> dict[str, object]:
+    """Return what programs and requests depend on, besides the parameters."""
+    listed = translator.shortlist
+    return {
+        "model": translator.model.config,
+        "vocabulary": translator.vocabularies.hash,
+        "search": translator.decoding,
+        "language": translator.languages,
+        "data.max_length": translator.codec.trained,
+        "shortlist": listed and (len(listed.first), listed.best.shape),
+    }

@@ -1,0 +1,387 @@
+"""A run behind a server: text to the sentences of a batch, batches in shapes that were
+compiled before, and what a model says of pairs.
+
+Any thread may call :meth:`Engine.encode` and :meth:`Engine.join`. The other methods
+compute on a device and belong to one thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError, LineError
+from jaxformer.models.seq2seq import count_parameters
+from jaxformer.serving.compiled import Compiled, facts
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.programs import (
+    MOST_ATTENDED,
+    MOST_REQUIRED,
+    PLAIN,
+    RICH,
+    SCORED,
+    Kind,
+)
+from jaxformer.serving.words import Alternative
+from jaxformer.translation import pairs as given_pairs
+from jaxformer.translation.batch import Sentence, most_tokens
+from jaxformer.translation.options import SourceLine
+from jaxformer.translation.results import Attention, Hypothesis, PairScore
+from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.translator import Translator
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A sentence that is checked and ready for a batch.
+
+    Attributes:
+        sentence: its tokens.
+        kind: of its search.
+        width: tokens of the source.
+    """
+
+    sentence: Sentence
+    kind: Kind
+    width: int
+
+
+class Engine(Compiled):
+    """A translator of text that compiles nothing after :meth:`warm`.
+
+    Attributes:
+        name: of the run's directory.
+    """
+
+    def __init__(
+        self, read: Callable[[], Translator], name: str = "", rows: int = 0
+    ) -> None:
+        """Read a translator.
+
+        Args:
+            read: reads it, now and in :meth:`reloaded`.
+            name: of the run.
+            rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
+                or TPU.
+        """
+        super().__init__(read(), rows)
+        self._read, self.name = read, name
+
+    @classmethod
+    def load(
+        cls,
+        workdir: str | Path,
+        *,
+        checkpoint: str | int = "best",
+        decoding: Mapping[str, Any] | None = None,
+        shortlist: bool = False,
+        rows: int = 0,
+        source_language: str | None = None,
+        target_language: str | None = None,
+    ) -> Engine:
+        """Read a run; see :meth:`jaxformer.Translator.load`.
+
+        Args:
+            workdir: directory of the run.
+            checkpoint: name of the parameters.
+            decoding: settings of the search that differ from the run's.
+            shortlist: whether the search is limited to the run's shortlist.
+            rows: as of the constructor.
+            source_language: None: that of the run.
+            target_language: None: that of the run.
+
+        Raises:
+            InputError: there is no such run, checkpoint, language or shortlist, or a
+                setting is out of range.
+        """
+        languages = target_language, source_language
+
+        def read() -> Translator:
+            found = Translator.load(workdir, checkpoint, *languages)
+            found.decoding = replace(found.decoding, **(decoding or {}))
+            if shortlist:
+                found.shortlist = Shortlist.find(
+                    found.directory or Path(workdir),
+                    found.vocabularies,
+                    found.languages,
+                    tagged=bool(found.codec.frame.source_before),
+                )
+            return found
+
+        return cls(read, os.path.basename(os.path.abspath(workdir)), rows)
+
+    def reloaded(self) -> Engine:
+        """Read the run again, as when it has another best checkpoint, and return an
+        engine that has compiled what this one has.
+
+        Raises:
+            InputError: the run cannot be read, or has another model, vocabulary or
+                search.
+        """
+        translator = self._read()
+        known, found = facts(self.translator), facts(translator)
+        differ = [name for name in known if found[name] != known[name]]
+        if differ:
+            raise InputError(
+                f"{self.name} now has another {' and '.join(differ)} than when the"
+                " server began: start the server again"
+            )
+        other = copy.copy(self)
+        other._take(translator)
+        return other
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of source and target; empty: unknown."""
+        return self.translator.languages
+
+    @property
+    def checkpoint(self) -> str:
+        """Name of the parameters."""
+        return str(self.translator.checkpoint)
+
+    @property
+    def beam_size(self) -> int:
+        """Most translations of a sentence."""
+        return self.translator.decoding.beam_size
+
+    @property
+    def positions(self) -> int:
+        """Most tokens of either side."""
+        return self.translator.models.positions
+
+    @property
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return count_parameters(self.translator.params)
+
+    def encode(
+        self,
+        text: str,
+        *,
+        kind: Kind,
+        prefix: str = "",
+        required: Sequence[str] = (),
+        place: int = 0,
+    ) -> list[Encoded]:
+        """Encode a sentence of text and check what it asks for.
+
+        Args:
+            text: a sentence.
+            kind: of its search.
+            prefix: what the translation begins with; it needs a rich kind.
+            required: phrases that the translation contains; they need a kind for them.
+            place: of the sentence in its request, which its samples depend on.
+
+        Returns:
+            The sentence, or its parts if it is too long and ``decoding.long_sources``
+            is ``split``; none for a text without tokens.
+
+        Raises:
+            ServingError: 422, it is too long, or its prefix or a phrase cannot be
+                written.
+        """
+        begin, phrases = (prefix,) if prefix else (), tuple(required)
+        if (begin and not kind.rich) or (phrases and not kind.required):
+            raise ValueError(f"a search of {kind} takes no such phrases")
+        search = self.searches.get(kind)
+        if search is None:
+            raise _cannot_write(
+                "required phrases need a search of 2 hypotheses or more, and this"
+                " server's has fewer: leave them out",
+                "required",
+            )
+        try:
+            _, sentences = search.prepare([SourceLine(place, text, begin, phrases)])
+        except LineError as error:
+            if error.kind == "source":
+                raise self._too_long(text) from None
+            field = {"prefixes": "prefix"}.get(error.kind, error.kind)
+            raise _cannot_write(f"a sentence {error.fault}", field) from None
+        for each in sentences:
+            most = max([len(each.required), *map(len, each.required)])
+            if most > MOST_REQUIRED:
+                raise _cannot_write(
+                    f"a sentence may have {MOST_REQUIRED} required phrases of"
+                    f" {MOST_REQUIRED} tokens each, not {most}: shorten them, or leave"
+                    " some out",
+                    "required",
+                )
+        return [Encoded(each, kind, len(each.ids)) for each in sentences if each.ids]
+
+    def join(
+        self, text: str, parts: Sequence[list[Hypothesis]], kind: Kind = PLAIN
+    ) -> list[Hypothesis]:
+        """Return the translations of a sentence from those of the parts that
+        :meth:`encode` made of it for a kind.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        search = self.searches[kind]
+        ((passage,), _) = search.prepare([SourceLine(0, text)])
+        return search.join(passage, parts)
+
+    def search(
+        self, kind: Kind, encoded: Sequence[Encoded]
+    ) -> list[list[Hypothesis] | Exception]:
+        """Translate sentences of one kind in batches of the smallest shapes that are
+        compiled; return the translations of each, or its error.
+        """
+        found: list[list[Hypothesis] | Exception] = []
+        while rest := encoded[len(found) :]:
+            shape = self.shape(kind, len(rest), max(each.width for each in rest))
+            batch = [each.sentence for each in rest[: shape.rows]]
+            with self.counted():
+                found += self.searches[kind].search(batch, shape)
+        return found
+
+    def attend(
+        self, text: str, translation: str | None = None, k: int = 0
+    ) -> tuple[Attention, list[list[tuple[str, float]]]]:
+        """Return all attention weights of a sentence and its translation, and the
+        ``k`` most probable tokens at each place of it, with their probabilities.
+
+        Args:
+            text: a sentence.
+            translation: None: the model's own.
+            k: at most :data:`~jaxformer.serving.compiled.MOST_CANDIDATES`.
+
+        Raises:
+            ServingError: 400, the text is blank; 422, a side has too many tokens.
+        """
+        if not text.strip():
+            message = "attention needs a sentence that is not blank: give one"
+            raise ServingError(400, "missing", message, field="text")
+        if translation is None:
+            found = self.search(PLAIN, self.encode(text, kind=PLAIN))
+            translation = self.join(text, [_value(each) for each in found])[0].text
+        (longest,) = self.translator.codec.measure([text], [translation])
+        limit = min(MOST_ATTENDED, self.positions)
+        if longest > limit:
+            message = (
+                f"attention is shown for at most {limit} tokens a side, not {longest}:"
+                " shorten the text"
+            )
+            raise _too_long("too_many_tokens", message, limit, longest)
+        width = self.shape("attend", 1, longest).width
+        pair = self.translator.models, self.translator.codec, text, translation
+        with self.counted():
+            attention, best = given_pairs.attend(*pair, width=width, k=self.candidates)
+        pieces = self.translator.vocabularies.target.pieces
+        return attention, [
+            [(pieces([token])[0], math.exp(value)) for token, value in own[:k]]
+            for own in best
+        ]
+
+    def alternatives(self, text: str, prefix: str, k: int) -> list[Alternative]:
+        """Return the most probable words after a prefix of a sentence's translation,
+        each with the best translation that begins so.
+
+        The words begin with the pieces that are most probable after the prefix. Each is
+        completed by a search, all in one batch, whose other hypotheses add words.
+
+        Args:
+            text: a sentence.
+            prefix: words of its translation; empty: alternatives of the first word.
+            k: how many at most.
+
+        Raises:
+            ServingError: 422, the text is too long for one search, or the prefix cannot
+                be written.
+        """
+        parts = self.encode(text, kind=RICH, prefix=prefix)
+        if len(parts) > 1:
+            raise self._too_long(text)
+        if not parts:
+            return []
+        sentence, width = parts[0].sentence, parts[0].width
+        begin = [*sentence.prefixes[0]] if sentence.prefixes else []
+        decoding, positions = self.translator.decoding, self.positions
+        if len(begin) + 1 >= most_tokens(decoding, sentence.words, positions):
+            return []
+        asked = [
+            Encoded(sentence._replace(prefixes=[[*begin, token]]), RICH, width)
+            for token in self._first_pieces(sentence, begin, k)
+        ]
+        before = len(begin) - len(self.translator.codec.frame.target_before)
+        best: dict[str, tuple[float, Alternative]] = {}
+        for found in self.search(RICH, asked):
+            for each in _value(found):
+                own = self.words.read(each, before)
+                score, _ = best.get(own.word, (-math.inf, None))
+                if own.word and each.score > score:
+                    best[own.word] = each.score, own
+        words = [own for _, own in best.values()]
+        return sorted(words, key=lambda own: -own.probability)[:k]
+
+    def _first_pieces(self, sentence: Sentence, begin: list[int], k: int) -> list[int]:
+        """Return the most probable tokens after others that begin a word."""
+        frame, words = self.translator.codec.frame, self.words
+        pair = sentence.ids, [*begin, frame.end]
+        width = self.shape("candidates", 1, max(map(len, pair))).width
+        with self.counted():
+            places = given_pairs.candidates(
+                self.translator.models, pair, self.considered, width=width
+            )
+        first = len(begin) == len(frame.target_before)
+        return [
+            token
+            for token, _ in places[len(begin)]
+            if words.has_text(token) and (first or words.begins(token))
+        ][:k]
+
+    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
+        """Return the log-probability of each target given its source.
+
+        Raises:
+            ServingError: 422, a side is too long.
+        """
+        models, codec = self.translator.models, self.translator.codec
+        longest = codec.measure(*map(list, zip(*pairs, strict=True))) if pairs else []
+        if (most := max(longest, default=0)) > self.positions:
+            message = (
+                f"a side of a pair has {most} tokens and the model has"
+                f" {self.positions} positions: shorten it"
+            )
+            raise _too_long("sentence_too_long", message, self.positions, most)
+        order = sorted(range(len(pairs)), key=lambda index: longest[index])
+        found: dict[int, PairScore] = {}
+        for start in range(0, len(order), SCORED):
+            own = order[start : start + SCORED]
+            shape = self.shape("score", len(own), longest[own[-1]])
+            batch = [pairs[index] for index in own]
+            how = self.translator.decoding, shape
+            with self.counted():
+                scores = given_pairs.score(models, codec, batch, *how)
+            found |= dict(zip(own, scores, strict=True))
+        return [found[index] for index in range(len(pairs))]
+
+    def _too_long(self, text: str) -> ServingError:
+        codec, limit = self.translator.codec, self.longest
+        given = len(codec.vocabularies.source.encode(text)) + codec.frame.added
+        message = (
+            f"a sentence has {given} tokens, and the model takes {limit} at once:"
+            " shorten it"
+        )
+        return _too_long("sentence_too_long", message, limit, given)
+
+
+def _too_long(code: str, message: str, limit: int, given: int) -> ServingError:
+    return ServingError(422, code, message, field="text", limit=limit, given=given)
+
+
+def _cannot_write(message: str, field: str) -> ServingError:
+    return ServingError(422, "cannot_write", message, field=field)
+
+
+def _value(found: list[Hypothesis] | Exception) -> list[Hypothesis]:
+    """Return translations, or raise the error in their place."""
+    if isinstance(found, Exception):
+        raise found
+    return found

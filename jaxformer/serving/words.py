@@ -1,0 +1,66 @@
+"""The words that may come next in a translation."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from jaxformer.data.vocabulary import Vocabulary
+from jaxformer.translation.paragraphs import is_unspaced
+from jaxformer.translation.results import Hypothesis
+
+
+class Alternative(NamedTuple):
+    """A word that a translation may have after its prefix.
+
+    Attributes:
+        word: between white space; in a script without spaces, a piece.
+        probability: of the word after the prefix.
+        text: the best translation found that begins with both.
+    """
+
+    word: str
+    probability: float
+    text: str
+
+
+class NextWords:
+    """Words in the pieces of a target vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Read where words begin."""
+        self._vocabulary = vocabulary
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        pieces = self._vocabulary.pieces(range(self._vocabulary.size))
+        return {piece: token for token, piece in enumerate(pieces)}
+
+    @functools.cached_property
+    def _continuing(self) -> list[bool]:
+        return self._vocabulary.continuing.tolist()
+
+    def begins(self, token: int) -> bool:
+        """Whether a token begins a word: after white space, or in a script without."""
+        if token >= self._vocabulary.size:
+            return False
+        (piece,) = self._vocabulary.pieces([token])
+        return not self._continuing[token] or is_unspaced(piece[:1])
+
+    def has_text(self, token: int) -> bool:
+        """Whether a token is written."""
+        return bool(self._vocabulary.decode([token]).strip())
+
+    def read(self, found: Hypothesis, before: int) -> Alternative:
+        """Return the word of a translation after its first ``before`` tokens; an empty
+        one where it has no text there.
+        """
+        ids = [self._ids.get(piece, self._vocabulary.unk_id) for piece in found.tokens]
+        end = before + 1
+        while end < len(ids) and self.has_text(ids[end]) and not self.begins(ids[end]):
+            end += 1
+        text = self._vocabulary.decode(ids[:before])
+        word = self._vocabulary.decode(ids[:end])[len(text) :].strip()
+        value = math.fsum(found.token_log_probabilities[before:end])
+        return Alternative(word, math.exp(value), found.text)

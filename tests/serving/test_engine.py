@@ -1,0 +1,400 @@
+"""A server's searches: the translator's answers, whatever shares a batch, by programs
+that were compiled before.
+
+All engines but one share the programs of a little model of 16 positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import runs
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError, LongSourceWarning
+from jaxformer.serving.engine import Engine
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.programs import PLAIN, RICH, TERMS, Kind, Program, Programs
+from jaxformer.translation import models
+from jaxformer.translation.results import Hypothesis
+from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.translator import Translator
+
+POSITIONS, EXTRA = 16, 4
+
+
+def translator(**changes) -> Translator:
+    sizes = {"max_length": POSITIONS, "max_extra_length": EXTRA, "beam_size": 2}
+    return runs.translator(**{**sizes, **changes})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_device() -> Iterator[None]:
+    """Programs for the eight devices of the tests compile far longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "mesh_of_devices", lambda: None)
+        yield
+
+
+# What the engine's run holds; a reload reads it again.
+HELD: dict[str, Translator] = {}
+
+
+@pytest.fixture(scope="module")
+def engine(_one_device) -> Engine:
+    HELD["run"] = translator()
+    engine = Engine(lambda: HELD["run"], "little", rows=4)
+    counts = list(engine.warm())
+    assert counts == list(range(1, engine.programs + 1))
+    assert engine.compilations == 0
+    return engine
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """Return a list that grows with each program that is compiled, by anything."""
+    seen: list[str] = []
+
+    def note(event: str, duration_secs: float, **_: str | int) -> None:
+        if "backend_compile" in event:
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def texts(count: int) -> list[str]:
+    return runs.sentences(count, longest=POSITIONS - 4)
+
+
+def search(
+    engine: Engine, kind: Kind, sources: list[str], **asked: list
+) -> list[list[Hypothesis]]:
+    """Search sentences together and return each one's translations."""
+    parts = [
+        engine.encode(
+            source,
+            kind=kind,
+            place=place,
+            **{name: values[place] for name, values in asked.items()},
+        )
+        for place, source in enumerate(sources)
+    ]
+    found = iter(engine.search(kind, [each for own in parts for each in own]))
+    return [
+        engine.join(source, [next(found) for _ in own], kind)
+        for source, own in zip(sources, parts, strict=True)
+    ]
+
+
+def assert_same(
+    found: list[list[Hypothesis]], expected: list[list[Hypothesis]]
+) -> None:
+    """Compare texts, and scores to the rounding of other shapes."""
+    for own, others in zip(found, expected, strict=True):
+        assert [each.text for each in own] == [each.text for each in others]
+        assert [each.tokens for each in own] == [each.tokens for each in others]
+        scores = [each.score for each in own], [each.score for each in others]
+        np.testing.assert_allclose(*scores, rtol=1e-4)
+
+
+def test_answers_are_the_translators(engine):
+    """Of all kinds, with what each may ask for."""
+    sources = texts(9)
+    assert_same(search(engine, PLAIN, sources), engine.translator.search(sources))
+    prefixes = ["Die" if place % 2 else "" for place in range(9)]
+    rich = {"n_best": 2, "alignment": True, "prefixes": prefixes}
+    expected = engine.translator.search(sources, **rich)
+    found = search(engine, RICH, sources, prefix=prefixes)
+    assert_same(found, expected)
+    required = [["Datei"] if place % 3 else [] for place in range(9)]
+    more = engine.translator.search(sources, required=required, **rich)
+    found += search(engine, TERMS, sources, prefix=prefixes, required=required)
+    assert_same(found, expected := [*expected, *more])
+    for own, others in zip(found, expected, strict=True):
+        for each, other in zip(own, others, strict=True):
+            weights = each.alignment.weights, other.alignment.weights
+            np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text(engine):
+    sources = (texts(40) * 2)[:64]
+    together = search(engine, PLAIN, sources)
+    assert len({best.text for best, *_ in together}) > 10
+    for place in (0, 21, 39):
+        ((alone, *_),) = search(engine, PLAIN, [sources[place]])
+        assert alone.text == together[place][0].text
+
+
+def test_samples_of_a_request_do_not_depend_on_neighbours():
+    """They depend on the sentence's place in its own request."""
+    engine = Engine(lambda: translator(sample=True, seed=4), rows=4)
+    ((own, other), (second,)) = (
+        [engine.encode(text, kind=PLAIN, place=place)[0] for place, text in asked]
+        for asked in (enumerate(texts(2)), [(1, texts(1)[0])])
+    )
+    ((alone,),) = engine.search(PLAIN, [own])
+    among = engine.search(PLAIN, [second, other, own])
+    assert among[2][0].text == alone.text
+    assert among[0][0].text != alone.text
+
+
+def test_nothing_compiles_after_warm(engine, compiled):
+    """Batches of any size and width, prefixes and phrases of any length, alternatives,
+    attention and scores.
+    """
+    sources = texts(9)
+    for count in range(1, 10):
+        search(engine, PLAIN, sources[:count])
+    for prefix in ("", "Die", "Die Datei"):
+        search(engine, RICH, sources[:3], prefix=[prefix] * 3)
+        engine.alternatives(sources[0], prefix, 8)
+    search(engine, TERMS, sources[:2], required=[["Datei", "die"], []])
+    for target in (None, "", "Die Datei"):
+        engine.attend(sources[0], target, k=3)
+    for count in (1, 5):
+        engine.score([Pair(source, "Datei") for source in sources[:count]])
+    assert compiled == []
+    assert engine.compilations == 0
+
+
+def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(engine):
+    long = " ".join(texts(6))
+    parts = engine.encode(long, kind=PLAIN)
+    assert max(each.width for each in parts) <= POSITIONS
+    ids = [token for each in parts for token in each.sentence.ids[:-1]]
+    assert ids == runs.vocabulary().encode(long)
+    ((best,),) = search(engine, PLAIN, [long])
+    with pytest.warns(LongSourceWarning):
+        assert [best.text] == engine.translator.translate([long])
+    refusing = Engine(lambda: translator(long_sources="refuse"))
+    with pytest.raises(ServingError, match="takes 16 at once: shorten it") as error:
+        refusing.encode(long, kind=PLAIN)
+    assert (error.value.status, error.value.code) == (422, "sentence_too_long")
+    assert (error.value.limit, error.value.given) == (16, len(ids) + 1)
+
+
+def test_blank_text_has_a_blank_translation(engine):
+    assert engine.encode("  ", kind=RICH) == []
+    (found,) = engine.join("  ", [], RICH)
+    assert (found.text, found.finished) == ("", True)
+    assert found.alignment.links() == []
+
+
+def reload_with(engine: Engine, run: Translator) -> Engine:
+    before, HELD["run"] = HELD["run"], run
+    try:
+        return engine.reloaded()
+    finally:
+        HELD["run"] = before
+
+
+def test_a_repetition_ends_at_max_extra_length_and_is_marked_unfinished(
+    engine, compiled
+):
+    """The model never ends by itself; with its parameters nothing compiles either."""
+    endless = reload_with(engine, translator(eos=0.0))
+    compiled.clear()
+    sources = texts(5)
+    for source, (best,) in zip(sources, search(endless, PLAIN, sources), strict=True):
+        words = len(runs.vocabulary().encode(source))
+        assert len(best.tokens) == min(words + EXTRA, POSITIONS)
+        assert not best.finished
+    assert compiled == []
+
+
+def test_a_bad_prefix_fails_alone(engine):
+    """It is refused before it is in a batch, with its field."""
+    sources, bad = texts(3), "🙂"
+    encoded = [engine.encode(text, kind=RICH, prefix="Die") for text in sources]
+    with pytest.raises(ServingError, match="cannot write") as error:
+        engine.encode(sources[0], kind=RICH, prefix=bad)
+    assert (error.value.code, error.value.field) == ("cannot_write", "prefix")
+    with pytest.raises(ServingError, match="shorten it") as error:
+        engine.encode(sources[0], kind=RICH, prefix="Datei " * 9)
+    assert error.value.field == "prefix"
+    found = engine.search(RICH, [each for own in encoded for each in own])
+    assert all(best.text.startswith("Die") for best, *_ in found)
+
+
+def test_required_phrases_are_few_and_need_a_beam(engine):
+    for phrases in (["Datei"] * 9, ["die Datei und das Haus"]):
+        with pytest.raises(ServingError, match="8 required phrases of 8") as error:
+            engine.encode(texts(9)[-1], kind=TERMS, required=phrases)
+        assert (error.value.status, error.value.field) == (422, "required")
+    greedy = Engine(lambda: translator(beam_size=1))
+    with pytest.raises(ServingError, match="2 hypotheses or more"):
+        greedy.encode("Open", kind=TERMS, required=["Datei"])
+
+
+def test_a_fault_of_a_sentence_is_its_own_value(engine):
+    """A token whose embedding is NaN affects only the sentence that has it."""
+    sources, plain = texts(4), translator()
+    encode = runs.vocabulary().encode
+    before = {token for text in sources[:-1] for token in encode(text)}
+    token = next(each for each in encode(sources[-1]) if each not in before)
+    table = np.array(plain.params["source_embedding"]["table"])
+    table[token] = np.nan
+    tables = {**plain.params, "source_embedding": {"table": jnp.asarray(table)}}
+    plain.models = plain.models._replace(params=(tables,))
+    broken = reload_with(engine, plain)
+    encoded = [broken.encode(text, kind=PLAIN)[0] for text in sources]
+    *good, bad = broken.search(PLAIN, encoded)
+    assert_same(good, search(engine, PLAIN, sources[:-1]))
+    assert isinstance(bad, Exception)
+    assert "not a number" in str(bad)
+
+
+def test_reload(engine, compiled):
+    """Other parameters of the same configuration, and back, compile nothing. A run of
+    another model or search is refused, and the engine stays as it is.
+    """
+    sources = texts(4)
+    expected = search(engine, PLAIN, sources)
+    made = {"other": translator(eos=3.0), "deep": translator(d_ff=32)}
+    made["narrow"] = translator(alpha=1.0)
+    compiled.clear()
+    other = reload_with(engine, made["other"])
+    found = search(other, PLAIN, sources)
+    assert [own[0].text for own in found] == made["other"].translate(sources)
+    assert found != expected
+    assert search(engine, PLAIN, sources) == expected
+    assert compiled == []
+    for name, rule in (("deep", "another model"), ("narrow", "another search")):
+        with pytest.raises(InputError, match=f"little now has {rule} than"):
+            reload_with(engine, made[name])
+    assert search(engine, PLAIN, sources) == expected
+
+
+def test_alternatives_are_the_most_probable_words(engine):
+    """Each text begins with the prefix and the word, whose probability is that of the
+    model after the prefix.
+    """
+    (source,), prefix = texts(1), "Die"
+    found = engine.alternatives(source, prefix, 4)
+    assert 1 < len(found) <= 4
+    assert len({each.word for each in found}) == len(found)
+    values = [each.probability for each in found]
+    assert values == sorted(values, reverse=True)
+    vocabulary, codec = runs.vocabulary(), engine.translator.codec
+    begin = vocabulary.encode(prefix)
+    for each in found:
+        assert " " not in each.word
+        assert each.text == prefix or each.text.startswith(f"{prefix} {each.word}")
+        tokens = vocabulary.encode(f"{prefix} {each.word}")[len(begin) :]
+        sides = codec.encode_sources([source])[0], [*begin, *tokens]
+        logits = engine.translator.model.apply(
+            {"params": engine.translator.params},
+            *(jnp.array([ids], jnp.int32) for ids in sides),
+        )
+        rows = jax.nn.log_softmax(logits[0].astype(jnp.float32))[len(begin) :]
+        value = sum(float(row[token]) for row, token in zip(rows, tokens, strict=True))
+        assert each.probability == pytest.approx(np.exp(value), rel=1e-3)
+
+
+def test_there_is_no_alternative_where_there_is_no_room(engine):
+    assert engine.alternatives("  ", "", 4) == []
+    words = runs.vocabulary().encode("Open")
+    room = len(words) + EXTRA - 1
+    prefix = runs.vocabulary().decode(runs.vocabulary().encode("Datei " * 9)[:room])
+    assert engine.alternatives("Open", prefix, 4) == []
+    with pytest.raises(ServingError, match="at once"):
+        engine.alternatives(" ".join(texts(6)), "", 4)
+
+
+def test_attention(engine):
+    """The translator's, of given pairs and of its own translation, with what else was
+    probable.
+    """
+    (source,) = texts(1)
+    for target in ("Die Datei", None):
+        found, candidates = engine.attend(source, target, k=3)
+        expected = engine.translator.attention(source, target)
+        for kind in ("encoder", "decoder", "cross"):
+            sides = getattr(found, kind), getattr(expected, kind)
+            np.testing.assert_allclose(*sides, rtol=1e-5, atol=1e-6)
+        assert found.target_tokens == expected.target_tokens
+        assert [len(own) for own in candidates] == [3] * len(found.target_tokens)
+        for own in candidates:
+            assert [value for _, value in own] == sorted(
+                (value for _, value in own), reverse=True
+            )
+    with pytest.raises(ServingError, match="at most 16 tokens a side, not 2") as error:
+        engine.attend(source, "Datei " * 9, k=1)
+    assert (error.value.code, error.value.limit) == ("too_many_tokens", 16)
+    with pytest.raises(ServingError, match="not blank"):
+        engine.attend("  ")
+
+
+def test_scores(engine):
+    given = [Pair(source, "Datei") for source in texts(6)]
+    expected = engine.translator.score(given)
+    for own, other in zip(engine.score(given), expected, strict=True):
+        assert own.tokens == other.tokens
+        assert own.log_probability == pytest.approx(other.log_probability, rel=1e-5)
+    with pytest.raises(ServingError, match="the model has 16 positions"):
+        engine.score([Pair("a", " ".join(texts(6)))])
+
+
+def test_a_shortlist_compiles_nothing_in_a_request(compiled):
+    """Each shape has room for the lists of any sentences."""
+    table = np.random.default_rng(3).integers(4, 400, (400, 3)).astype(np.int32)
+    listed = translator()
+    listed.shortlist = Shortlist(np.arange(12, dtype=np.int32), table, "")
+    engine = Engine(lambda: listed, rows=4)
+    for _ in itertools.islice(engine.warm(), engine.needed):
+        pass
+    sources = texts(6)
+    compiled.clear()
+    found = search(engine, PLAIN, sources)
+    assert compiled == []
+    assert [own[0].text for own in found] == listed.translate(sources)
+
+
+def test_load_and_reload_of_a_run():
+    """Nothing is compiled to describe it; settings of the search replace the run's."""
+    run = runs.random_run()
+    engine = Engine.load(run, checkpoint="latest", decoding={"beam_size": 3})
+    assert (engine.name, engine.checkpoint) == (run.name, "20")
+    assert engine.languages == ("en", "de")
+    assert (engine.beam_size, engine.positions) == (3, 128)
+    assert engine.parameters == sum(
+        leaf.size for leaf in jax.tree.leaves(engine.translator.params)
+    )
+    assert engine.reloaded().checkpoint == "20"
+    with pytest.raises(InputError, match="beam_size must be at least 1"):
+        Engine.load(run, decoding={"beam_size": 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths"),
+    [
+        ({"max_length": 200}, [16, 32, 64, 128, 200]),
+        ({"max_length": 40}, [16, 32, 40]),
+        ({"max_length": 128, "max_source_length": 20}, [16, 32]),
+    ],
+)
+def test_programs(changes, widths):
+    """Shapes are from 1 row to the most, as many tokens as the run allows, and as wide
+    as its longest sources; a batch has the smallest that is compiled.
+    """
+    run = translator(**changes)
+    run.decoding = dataclasses.replace(run.decoding, tokens_per_batch=1024)
+    plan = Programs(run, run.models, (PLAIN, RICH, TERMS), 16)
+    plain = [each.shape for each in plan.all if each.use == PLAIN]
+    assert sorted({each.width for each in plain}) == widths
+    assert {each.rows for each in plain} == {1, 4, 16}
+    assert all(each.rows * each.width <= 1024 or each.rows == 1 for each in plain)
+    narrow = [each for each in plain if each.width <= 64]
+    assert [each.shape for each in plan.all[: plan.needed]] == narrow
+    assert plan.choose(PLAIN, 3, 17).shape[:2] == (4, 32)
+    plan.done = {Program(PLAIN, each) for each in plain if each.rows == 16}
+    assert plan.choose(PLAIN, 1, 10).shape[:2] == (16, 16)
+    assert plan.choose(PLAIN, 40, 10).shape[:2] == (16, 16)
