@@ -5,7 +5,7 @@ import logging
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import fake_clock
 from serving.guarded import make_guard
@@ -175,6 +175,9 @@ def test_a_client_has_a_minute_s_sentences_at_once():
     clock.now += 1
     rates.spend(None, "192.0.2.1", 20)
     assert refusal(rates, None, "192.0.2.1", 1).retry_after == 1
+    clock.now += 3600  # more than a minute's sentences are not saved
+    rates.spend(None, "192.0.2.1", 60)
+    refusal(rates, None, "192.0.2.1", 1)
 
 
 def test_a_large_request_needs_a_full_bucket():
@@ -213,6 +216,7 @@ def test_rates_of_many_clients_cost_bounded_memory(monkeypatch):
     refusal(rates, None, "192.0.2.3", 1)
 
 
+@settings(deadline=None)
 @given(
     rate=st.integers(1, 1000),
     steps=st.lists(

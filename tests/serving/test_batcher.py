@@ -5,7 +5,7 @@ import contextlib
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import fake_clock
 from serving.fake_clock import now
@@ -341,6 +341,22 @@ async def test_a_batch_that_raises_fails_only_the_guilty_sentence():
 
 
 @on_fake_clock
+async def test_a_client_who_left_is_not_searched_for_again():
+    """While the sentences of a failed batch are searched one by one."""
+    search = Search()
+    async with serving(search) as batcher:
+        await begin(batcher, ["first"])
+        guilty = await begin(batcher, ["raise"])
+        gone = await begin(batcher, ["gone"])
+        other = await begin(batcher, ["other"])
+        await asyncio.sleep(2.5)
+        gone.cancel()
+        await refusal(guilty)
+        assert (await other)[0] == ["OTHER"]
+    assert search.batches[2:] == [["raise"], ["other"]]
+
+
+@on_fake_clock
 async def test_a_failed_sentence_takes_the_rest_of_its_request_along():
     """What cannot be answered any more is not searched."""
     search = Search()
@@ -511,6 +527,7 @@ def _size(width):
     return max(4, (width - 1).bit_length())
 
 
+@settings(deadline=None)
 @given(requests=REQUESTS, rows=st.integers(1, 6))
 def test_any_requests_are_served_in_full_batches_in_turn(requests, rows):
     """No starvation: before a request has its turn, each request that waited when it

@@ -1,7 +1,7 @@
 """Text to sentences and back, byte for byte around them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.serving.layout import divide
@@ -44,6 +44,7 @@ CHARACTERS = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(
     text=st.text() | st.text(CHARACTERS, max_size=60),
     language=st.sampled_from(["", "en", "de", "zh"]),
@@ -150,6 +151,10 @@ def test_spaces_follow_the_script_of_the_translation():
     )
     assert translate("A dog. A cat.\nA bird.", "一只狗。", "一只猫。", "一只鸟。") == (
         "一只狗。一只猫。\n一只鸟。"
+    )
+    assert (
+        translate("A dog. 😀! A cat.", "一只狗。", "一只猫。")
+        == "一只狗。 😀! 一只猫。"
     )
 
 
