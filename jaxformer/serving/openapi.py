@@ -287,7 +287,12 @@ def _own() -> dict[str, Any]:
         "/metrics": {
             "get": {
                 "summary": "Numbers for Prometheus",
-                "responses": {"200": {"description": "the text format of Prometheus"}},
+                "responses": {
+                    "200": {
+                        "description": "the text format of Prometheus",
+                        "content": {"text/plain": {}},
+                    }
+                },
             }
         },
     }
