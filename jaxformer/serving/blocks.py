@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from jaxformer.serving.layout import space_between
 from jaxformer.serving.placing import Element, link_words, place
-from jaxformer.translation.paragraphs import spacing
 from jaxformer.translation.results import Alignment
 
 # Characters that stand for objects in a text.
@@ -172,14 +172,16 @@ class Block:
     def _translate(self, parts: Sequence[Part]) -> tuple[str, list[Link]]:
         """Return the text of the translation, and its units."""
         text, stop, links = "", 0, []
+        before: tuple[str, str] | None = None
         for part in self._complete(parts):
-            own = part.text.strip()
-            text += spacing(text, own, self.text[stop : part.start])
+            own = self.text[part.start : part.stop], part.text.strip()
+            if before and own[1]:
+                text += space_between(self.text[stop : part.start], before, own)
             stop, offset = part.stop, len(text)
-            text += own
+            text, before = text + own[1], own if own[1] else before
             links += [
                 link._replace(start=link.start + offset, stop=link.stop + offset)
-                for link in self._link(part._replace(text=own))
+                for link in self._link(part._replace(text=own[1]))
             ]
         return text, links
 

@@ -57,7 +57,9 @@ class Layout:
             for number, piece in enumerate(line):
                 own, gap = (piece.text, next(given)), self.text[stop : piece.start]
                 if number and not gap.strip():
-                    gap = _gap(gap, previous, own) if previous and own[1] else ""
+                    gap = (
+                        space_between(gap, previous, own) if previous and own[1] else ""
+                    )
                 parts += [gap, own[1]]
                 stop = piece.stop
                 previous = own if own[1] else previous
@@ -107,7 +109,7 @@ def _pieces(
         place += len(part)
 
 
-def _gap(gap: str, left: tuple[str, str], right: tuple[str, str]) -> str:
+def space_between(gap: str, left: tuple[str, str], right: tuple[str, str]) -> str:
     """Return the white space between two translations, given that of the text.
 
     Args:

@@ -1,0 +1,150 @@
+"""What programs put into texts comes back, whatever a model writes."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.serving.placeholders import hide
+from jaxformer.translation.results import Alignment, Hypothesis
+
+PLACEHOLDERS = [
+    "{name}",
+    "{0}",
+    "{}",
+    "%s",
+    "%1$s",
+    "%(n)d",
+    "%.2f",
+    "%ld",
+    "%@",
+    "${x}",
+    "#{x}",
+    "%{count}",
+    "{{a.b}}",
+    "{{ a b }}",
+    '<x id="1"/>',
+    "</g>",
+    "&nbsp;",
+    "&#8364;",
+    "https://example.org/a?b=c&d",
+    "www.example.org",
+    "ftp://example.org/",
+    "me+you@mail.example.org",
+    "\ue000",
+]
+
+
+def translation(text, *, source=None, words=None):
+    """Make a translation; with a source, aligned word for word."""
+    alignment = None
+    if source is not None:
+        count = len(source.split())
+        numbers = list(range(count))
+        weights = np.eye(count, dtype=np.float32)
+        alignment = Alignment(source.split(), weights, numbers, words or numbers)
+    tokens = text.split()
+    values = [-2.0 / len(tokens) for _ in tokens]
+    return Hypothesis(text, -1.0, -2.0, tokens, True, alignment, values)
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+@pytest.mark.parametrize("around", ["Delete {} now", "{}: done.", "Is it ({})?", "{}"])
+def test_a_placeholder_is_hidden_and_restored(placeholder, around):
+    """Statement 7."""
+    text = around.replace("{}", placeholder)
+    hidden = hide(text)
+    assert hidden.text == around.replace("{}", "X1")
+    assert hidden.restore([translation("Jetzt X1.")])[0].text == f"Jetzt {placeholder}."
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["100% sure", "a < b and c > d", "me @ home", "50 %", "AT&T", "X1 and X2", ""],
+)
+def test_other_text_is_not_hidden(text):
+    assert hide(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["Nichts", "X1 und X1", "X12", "TextX1", "X1s", "X2", ""]
+)
+def test_a_translation_without_the_mark_once_is_not_used(text):
+    assert hide("Delete {name}").restore([translation(text)]) == []
+
+
+def test_a_mark_is_not_a_word_of_the_text():
+    assert hide("X1 and {x}").text == "X1 and X2"
+
+
+def test_too_many_placeholders_are_not_hidden():
+    hidden = hide("a {1} b {2} c {3} d {4} e {5}")
+    assert (hidden.text, hidden.marks) == ("", [])
+    assert hidden.fragments == ["a", "b", "c", "d", "e"]
+
+
+def test_fragments_are_joined_with_the_white_space_of_the_text():
+    hidden = hide("Delete  {file} ({n}), and go?")
+    assert hidden.fragments == ["Delete", "and go?"]
+    (joined,) = hidden.join([[translation("Lösche")], [translation("und geh? ")]])
+    assert joined.text == "Lösche  {file} ({n}), und geh?"
+    assert joined.score == -2
+    assert joined.log_probability == -4
+    assert sum(joined.token_log_probabilities) == -4
+    assert len(joined.token_log_probabilities) == len(joined.tokens)
+
+
+def test_words_of_fragments_and_placeholders_are_aligned():
+    hidden = hide("the file ({{ a b }}) here")
+    found = [
+        [translation("die Datei", source="the file")],
+        [translation("hier", source="here")],
+    ]
+    (joined,) = hidden.join(found)
+    assert joined.text == "die Datei ({{ a b }}) hier"
+    links = joined.alignment.word_links()
+    assert links == [(number, number) for number in range(7)]
+    assert joined.alignment.weights.shape == (len(joined.tokens), 9)
+
+
+def test_words_of_a_restored_placeholder_are_counted():
+    hidden = hide("see {{ a b }} now")
+    source = translation("nun X1 sehen", source="see X1 now", words=[2, 1, 0])
+    (restored,) = hidden.restore([source])
+    assert restored.text == "nun {{ a b }} sehen"
+    assert restored.alignment.source_words == [0, 1, 5]
+    assert restored.alignment.target_words == [5, 1, 0]
+
+
+def test_the_beginning_of_a_translation_gets_the_marks():
+    assert hide("Delete {x} and {y}").hide("{y} und {x}") == "X2 und X1"
+
+
+TEXTS = st.lists(
+    st.one_of(st.sampled_from(PLACEHOLDERS), st.sampled_from(["one", "two.", "("]))
+).map(" ".join)
+
+
+@given(TEXTS, st.text("X123 aé", max_size=12))
+def test_every_placeholder_survives_any_translation(text, other):
+    hidden = hide(text)
+    if hidden is None:
+        return
+    found = hidden.restore([translation(other)]) if hidden.marks else []
+    found += hidden.join([[translation(other)] for _ in hidden.fragments])
+    for each in found:
+        for placeholder in PLACEHOLDERS:
+            assert each.text.count(placeholder) >= text.count(placeholder)
+    same = [[translation(fragment)] for fragment in hidden.fragments]
+    assert hidden.join(same)[0].text == text
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a.", "{", "<a", "%1", "&a", "www.", "http://.", "a@", "{{", "%(a"]
+)
+def test_long_texts_take_no_more_than_their_length(text):
+    begin = time.process_time()
+    hide(text * 100_000)
+    assert time.process_time() - begin < 3
