@@ -292,6 +292,18 @@ def test_an_error_names_the_field_the_rule_and_the_value(getter, value, code, wo
     assert written["message"] == caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("value", "limit", "given"), [("é" * 101, 100, 101), (["a"] * 4, 3, 4)]
+)
+def test_what_is_too_long_says_limit_and_length(value, limit, given):
+    """As numbers, in characters and in texts, for the page to show."""
+    fields = Fields({"q": value}, CONFIG)
+    with pytest.raises(ServingError) as caught:
+        fields.texts("q")
+    written = caught.value.to_json()
+    assert (written["limit"], written["given"]) == (limit, given)
+
+
 def test_values_that_keep_to_the_rules_are_returned():
     """Null is the default, numbers and flags may be texts, surrogates are replaced."""
     values = {
