@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 WIDTH, HEIGHT = 1040, 760
-COLOURS = 128
-"""Of the animation; more make the file larger and look the same."""
+EXACT = 64
+"""Colours of the animation that are as on the page."""
 
 
 class Frame(NamedTuple):
@@ -127,14 +128,29 @@ def show_attention(film: Film, tokens: int) -> None:
         film.take(750)
 
 
+def make_palette(frames: list[Frame]) -> Image.Image:
+    """Build a palette of 256 colours: the most frequent as they are, and such that
+    cover the rest, the thin lines and the edges of letters.
+    """
+    counts: Counter[tuple[int, int, int]] = Counter()
+    for frame in frames:
+        for count, colour in frame.picture.getcolors(WIDTH * HEIGHT):
+            counts[colour] += count
+    colours = [colour for colour, _ in counts.most_common()]
+    rest = Image.new("RGB", (1, len(colours) - EXACT))
+    rest.putdata(colours[EXACT:])
+    covering = rest.quantize(256 - EXACT).getpalette()[: 3 * (256 - EXACT)]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(
+        [value for colour in colours[:EXACT] for value in colour] + covering
+    )
+    return palette
+
+
 def save(frames: list[Frame], picture: Path) -> Path:
     """Write an animated GIF with one palette."""
-    joined = Image.new("RGB", (WIDTH, HEIGHT * len(frames)))
-    for place, frame in enumerate(frames):
-        joined.paste(frame.picture, (0, HEIGHT * place))
-    # By coverage: the few pixels of a thread have a colour of their own.
-    coverage, plain = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-    palette = joined.quantize(COLOURS, method=coverage)
+    palette = make_palette(frames)
+    plain = Image.Dither.NONE
     first, *rest = (
         frame.picture.quantize(palette=palette, dither=plain) for frame in frames
     )
@@ -149,8 +165,8 @@ def main() -> None:
     parser.add_argument("url", help="of the page")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
     parser.add_argument("--text", default="Insert a new table before the chart.")
-    parser.add_argument("--word", type=int, default=0, help="to change, from 0")
-    parser.add_argument("--down", type=int, default=1, help="in the list of its words")
+    parser.add_argument("--word", type=int, default=5, help="to change, from 0")
+    parser.add_argument("--down", type=int, default=0, help="in the list of its words")
     options = parser.parse_args()
     film = Film(options.url)
     try:
