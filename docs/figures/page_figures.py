@@ -44,15 +44,16 @@ class Film:
             options.add_argument(switch)
         service = webdriver.ChromeService(executable_path="/usr/bin/chromedriver")
         self.driver = webdriver.Chrome(options=options, service=service)
-        size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1}
-        self.command("Emulation.setDeviceMetricsOverride", size | {"mobile": False})
+        self.resize(HEIGHT)
         self.driver.get(url)
         self.wait(lambda: self.find("#source option"))
         self.frames: list[Frame] = []
 
-    def command(self, name: str, values: dict[str, Any]) -> None:
-        """Call the browser's own protocol."""
-        self.driver.execute_cdp_cmd(name, values)
+    def resize(self, height: int) -> None:
+        """Set the size of the window."""
+        size = {"width": WIDTH, "height": height, "deviceScaleFactor": 1}
+        command = "Emulation.setDeviceMetricsOverride"
+        self.driver.execute_cdp_cmd(command, size | {"mobile": False})
 
     def find(self, selector: str) -> list[Any]:
         """Return the elements of a selector."""
@@ -128,6 +129,16 @@ def show_attention(film: Film, tokens: int) -> None:
         film.take(750)
 
 
+def take_whole(film: Film, picture: Path) -> Path:
+    """Take the whole page, as high as it is, with the threads of the fourth token."""
+    height = film.driver.execute_script("return document.body.scrollHeight")
+    film.resize(height)
+    film.point(film.find(".tokens.side0 button")[3])
+    film.take(0)
+    film.frames.pop().picture.save(picture, optimize=True)
+    return picture
+
+
 def make_palette(frames: list[Frame]) -> Image.Image:
     """Build a palette of 256 colours: the most frequent as they are, and such that
     cover the rest, the thin lines and the edges of letters.
@@ -172,10 +183,9 @@ def main() -> None:
     try:
         type_text(film, options.text)
         choose_word(film, options.word, options.down)
-        picture = options.output / "page.png"
-        film.frames[-1].picture.save(picture, optimize=True)
         show_attention(film, tokens=6)
-        print(picture, save(film.frames, options.output / "page.gif"), sep="\n")
+        print(save(film.frames, options.output / "page.gif"))
+        print(take_whole(film, options.output / "page.png"))
     finally:
         film.driver.quit()
 
