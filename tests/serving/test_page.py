@@ -113,6 +113,7 @@ class Page:
         before = len(self.fake.asked("translate/stream"))
         self.script("document.getElementById('status').textContent = ''")
         self.write(text)
+        self.press("ENTER", held=("CONTROL",))  # without the pause
         self.wait(lambda: "in the queue" in self.text("#status"))
         assert len(self.fake.asked("translate/stream")) == before + 1
 
