@@ -173,7 +173,7 @@ def _check(config: TransformerConfig, tokens: Tokens) -> None:
             " cannot be written for it"
         )
     sizes = {
-        "source": config.source_vocabulary_size or config.vocabulary_size,
+        "source": config.text_vocabulary_size,
         "target": config.vocabulary_size,
     }
     for side, size in sizes.items():

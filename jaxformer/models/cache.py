@@ -13,6 +13,7 @@ from jaxformer.functional.cache import (
     Spans,
     cache_dtype,
     empty_spans,
+    readable,
 )
 from jaxformer.models.config import TransformerConfig
 from jaxformer.typing import Array, Bool, Float, Int
@@ -132,6 +133,19 @@ def begin_with(
         ancestors=cache.ancestors.at[:, :positions].set(own),
         position=jnp.int32(positions),
     )
+
+
+def find_slots(
+    cache: Cache,
+) -> tuple[Int[Array, "N T"], Bool[Array, "B 1 W M"]]:
+    """Return the ancestors with a new position, which is each hypothesis's own, and
+    which slots of the spans each hypothesis reads.
+    """
+    rows, length = cache.ancestors.shape
+    width = rows // cache.spans[0][0].keys.shape[0]
+    own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
+    ancestors = cache.ancestors.at[:, cache.position].set(own)
+    return ancestors, readable(ancestors.reshape(-1, width, length))
 
 
 def empty_coverage(memory: Memory, rows: int) -> Float[Array, "N S"]:

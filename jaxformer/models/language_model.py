@@ -7,11 +7,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxformer.functional import positions
-from jaxformer.functional.cache import KeyValueStore, readable
+from jaxformer.functional.cache import KeyValueStore
 from jaxformer.functional.masks import SegmentMask
-from jaxformer.models.cache import Cache, begin_with, empty_cache
+from jaxformer.models.cache import Cache, begin_with, empty_cache, find_slots
 from jaxformer.models.one_stack import OneStack
-from jaxformer.models.seq2seq import shift_right
+from jaxformer.models.seq2seq import choose_backend, shift_right
 from jaxformer.typing import Array, Bool, Float, Int
 
 
@@ -127,7 +127,13 @@ class LanguageModel(OneStack):
         tokens = jnp.take_along_axis(prompt, jnp.maximum(place, 0), axis=1)
         read, last = (place >= 0)[:, :-1], tokens[:, -1]
         x = self.embed(tokens[:, :-1], jnp.maximum(place, 0)[:, :-1])
-        stores = self.stack.prefill(x, SegmentMask(read, causal=True))
+        how = choose_backend(
+            self, self.config.attention_backend, length - 1, train=False
+        )
+        # cuDNN takes padding on the left only as a segment of queries.
+        segments = read.astype(jnp.int32)
+        seen = SegmentMask(segments, segments, causal=True)
+        stores = self.stack.prefill(x, seen, backend=how)
         return Prompt(stores, read, last, shift)
 
     def empty_cache(
@@ -155,17 +161,11 @@ class LanguageModel(OneStack):
             Logits in float32, and the cache extended by one position. The caller keeps
             prompt and continuation within ``config.max_length``.
         """
-        rows, length = cache.ancestors.shape
-        last, shift = (
-            jnp.repeat(each, rows // memory.last.shape[0])
-            for each in (memory.last, memory.shift)
-        )
+        each = cache.ancestors.shape[0] // memory.last.shape[0]
+        last, shift = (jnp.repeat(x, each) for x in (memory.last, memory.shift))
         tokens = jnp.where(cache.position == memory.read.shape[1], last, tokens)
         x = self.embed(tokens[:, None], (cache.position - shift)[:, None])
-        width = rows // cache.spans[0][0].keys.shape[0]
-        own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
-        ancestors = cache.ancestors.at[:, cache.position].set(own)
-        seen = readable(ancestors.reshape(-1, width, length))
+        ancestors, seen = find_slots(cache)
         x, spans = self.stack.step(x, cache.spans, cache.position, seen)
         grown = cache._replace(
             spans=spans, ancestors=ancestors, position=cache.position + 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.functional import checks, layers, positions
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import add_positions
+from jaxformer.models.seq2seq import add_positions, choose_backend
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout, make_norm
 from jaxformer.nn.embedding import Embedding, Positions
@@ -110,21 +109,14 @@ class OneStack(nn.Module):
             train: whether dropout is active.
             backend: how attention is computed; None: as the configuration says.
         """
-        config = self.config
         if segments is None:
             place = jnp.arange(tokens.shape[1])
             seen = SegmentMask(real, causal=causal)
         else:
             place = positions.segment_positions(segments)
             seen = SegmentMask(segments, segments, causal=causal)
-        how = "plain"  # where parameters are drawn, which do not depend on it
-        if not self.is_initializing():
-            how = config.choose_backend(
-                backend or config.attention_backend,
-                self.device or jax.devices()[0],
-                tokens.shape[1],
-                train=train,
-            )
+        backend = backend or self.config.attention_backend
+        how = choose_backend(self, backend, tokens.shape[1], train=train)
         x = self.embed(tokens, place, types, train=train)
         x, weights = self.stack(x, seen, train=train, backend=how)
         return keep_rows(x), weights

@@ -114,8 +114,7 @@ class RecurrentNetwork(EncoderDecoder):
         self, source: Int[Array, "B S"], *, train: bool = False
     ) -> RecurrentMemory:
         """Annotate the source, and compute the first states of the decoder."""
-        size = self.config.source_vocabulary_size or self.config.vocabulary_size
-        checks.check_tokens(source, size)
+        checks.check_tokens(source, self.config.text_vocabulary_size)
         checks.check_right_padding(source, self.config.pad_id)
         mask = masks.padding_mask(source, self.config.pad_id)
         x = self._embed(self._source_table(), source, train)

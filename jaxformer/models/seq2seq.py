@@ -12,9 +12,8 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import checks, layers, masks, positions
-from jaxformer.functional.cache import readable
 from jaxformer.functional.masks import SegmentMask
-from jaxformer.models.cache import Cache, Memory, empty_cache
+from jaxformer.models.cache import Cache, Memory, empty_cache, find_slots
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout, make_norm
@@ -26,6 +25,7 @@ from jaxformer.typing import Array, Bool, Float, Int, Parameters
 if TYPE_CHECKING:
     from jaxformer.models.encoder import TextEncoder
     from jaxformer.models.language_model import LanguageModel
+    from jaxformer.models.one_stack import OneStack
 
 Model: TypeAlias = Union["EncoderDecoder", "LanguageModel", "TextEncoder"]
 """An encoder-decoder, a decoder-only or an encoder-only model."""
@@ -119,17 +119,12 @@ class EncoderDecoder(nn.Module):
 
     def _make_tables(self) -> None:
         config = self.config
-        dtype, scale = jnp.dtype(config.dtype), config.scale_embedding
+        how = config.d_model, jnp.dtype(config.dtype), config.scale_embedding
         if config.tied_embeddings == "all":
-            self.embedding = Embedding(
-                config.vocabulary_size, config.d_model, dtype, scale
-            )
+            self.embedding = Embedding(config.vocabulary_size, *how)
         else:
-            source_size = config.source_vocabulary_size or config.vocabulary_size
-            self.source_embedding = Embedding(source_size, config.d_model, dtype, scale)
-            self.target_embedding = Embedding(
-                config.vocabulary_size, config.d_model, dtype, scale
-            )
+            self.source_embedding = Embedding(config.text_vocabulary_size, *how)
+            self.target_embedding = Embedding(config.vocabulary_size, *how)
         if config.tied_embeddings == "none":
             self.output = self.param(
                 "output",
@@ -230,7 +225,8 @@ class Transformer(EncoderDecoder):
             shifted = jnp.pad(real, ((0, 0), (1, 0)), constant_values=True)
             seen = SegmentMask(shifted, causal=True)
             cross = SegmentMask(source != self.config.pad_id)
-        how = self._backend(backend, max(source.shape[1], target.shape[1]), train)
+        longest = max(source.shape[1], target.shape[1])
+        how = choose_backend(self, backend, longest, train=train)
         x = keep_rows(self._embed_target(inputs, place, train=train))
         x, weights = self.decoder(x, memory, seen, cross, train=train, backend=how)
         own, others = [own for own, _ in weights], [cross for _, cross in weights]
@@ -264,7 +260,7 @@ class Transformer(EncoderDecoder):
         if self.config.embedding_norm:
             x = self.source_embedding_norm(x)
         x = keep_rows(self.embedding_dropout(x, train=train))
-        how = self._backend(backend, source.shape[1], train)
+        how = choose_backend(self, backend, source.shape[1], train=train)
         x, weights = self.encoder(x, seen, train=train, backend=how)
         return keep_rows(x), mask, weights
 
@@ -299,11 +295,7 @@ class Transformer(EncoderDecoder):
             ``config.max_length``.
         """
         x = self._embed_target(tokens[:, None], cache.position[None], train=False)
-        rows, length = cache.ancestors.shape
-        width = rows // cache.spans[0][0].keys.shape[0]
-        own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
-        ancestors = cache.ancestors.at[:, cache.position].set(own)
-        seen = readable(ancestors.reshape(-1, width, length))
+        ancestors, seen = find_slots(cache)
         x, spans, weights = self.decoder.step(
             x, cache.spans, cache.position, seen, memory.stores, memory.mask
         )
@@ -317,12 +309,6 @@ class Transformer(EncoderDecoder):
         return self.logits(x[:, 0]), Cache(
             spans, ancestors, cache.position + 1, coverage
         )
-
-    def _backend(self, backend: str, length: int, train: bool) -> str:
-        if self.is_initializing():
-            return "plain"  # parameters do not depend on it
-        device = self.device or jax.devices()[0]
-        return self.config.choose_backend(backend, device, length, train=train)
 
     def _check_segments(
         self, segments: Int[Array, "B T"], tokens: Int[Array, "B T"]
@@ -340,6 +326,18 @@ class Transformer(EncoderDecoder):
         if self.config.embedding_norm:
             x = self.target_embedding_norm(x)
         return self.embedding_dropout(x, train=train)
+
+
+def choose_backend(
+    model: EncoderDecoder | OneStack, backend: str, length: int, *, train: bool
+) -> str:
+    """Return how a module computes attention within ``apply``; see
+    :meth:`TransformerConfig.choose_backend`.
+    """
+    if model.is_initializing():
+        return "plain"  # parameters do not depend on it
+    device = model.device or jax.devices()[0]
+    return model.config.choose_backend(backend, device, length, train=train)
 
 
 def add_positions(

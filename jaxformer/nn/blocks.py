@@ -247,11 +247,12 @@ class EncoderLayer(nn.Module):
         mask: Mask,
         *,
         bias: Float[Array, "#B #H T T"] | None = None,
+        backend: str = "plain",
     ) -> tuple[Float[Array, "B T D"], KeyValueStore]:
         """Return the output, and keys and values for :meth:`step` to read."""
 
         def attend(y: Array) -> tuple[Array, KeyValueStore]:
-            output, _ = self.self_attention(y, y, mask, bias=bias)
+            output, _ = self.self_attention(y, y, mask, bias=bias, backend=backend)
             return output, self.self_attention.prefill(y)
 
         x, kept = self.self_attention_residual(x, attend, train=False)
@@ -269,8 +270,7 @@ class EncoderLayer(nn.Module):
         *,
         bias: Float[Array, "1 H 1 M"] | None = None,
     ) -> tuple[Float[Array, "N 1 D"], Spans]:
-        """Compute one position from the cached keys and values of those before it, in a
-        model of the decoder alone.
+        """Compute one position of a decoder-only model from the cache.
 
         Args:
             x: the input of the position for N hypotheses; those of a text are adjacent.

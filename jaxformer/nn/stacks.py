@@ -105,7 +105,7 @@ class Encoder(nn.Module):
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
     def prefill(
-        self, x: Float[Array, "B T D"], mask: SegmentMask
+        self, x: Float[Array, "B T D"], mask: SegmentMask, *, backend: str = "plain"
     ) -> list[KeyValueStore]:
         """Return keys and values of every layer for :meth:`step` to read.
 
@@ -114,7 +114,7 @@ class Encoder(nn.Module):
         """
         bias, kept = _bias(self, jnp.arange(x.shape[1]), causal=mask.causal), []
         for layer in _looped(self.layers):
-            x, own = layer.prefill(x, mask, bias=bias)
+            x, own = layer.prefill(x, mask, bias=bias, backend=backend)
             kept.append(own)
         return kept
 

@@ -130,8 +130,7 @@ def _vocabulary(config: TransformerConfig) -> int:
             return rows * config.d_model
         untied = config.tied_embeddings == "none"
         return rows * config.d_model * (1 + untied) + rows * config.output_bias
-    target = config.vocabulary_size
-    source = config.source_vocabulary_size or target
+    source, target = config.text_vocabulary_size, config.vocabulary_size
     tables = {"all": target, "target": source + target, "none": source + 2 * target}[
         config.tied_embeddings
     ]

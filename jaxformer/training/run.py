@@ -243,8 +243,7 @@ def _refuse_replaced(old: RunConfig, folder: Path) -> None:
     if not Vocabularies.exist(folder):
         return  # they are trained again
     found = Vocabularies.load(folder)
-    target = old.model.vocabulary_size
-    sizes = old.model.source_vocabulary_size or target, target
+    sizes = old.model.text_vocabulary_size, old.model.vocabulary_size
     # Tables of an imported model may have more rows.
     if found.template is None and (found.source.size, found.target.size) != sizes:
         raise InputError(

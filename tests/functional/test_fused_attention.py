@@ -2,6 +2,7 @@
 kernel refuses.
 """
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -13,9 +14,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional import backends
+from jaxformer.functional import backends, fused_attention
 from jaxformer.functional.backends import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
+from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.seq2seq import Transformer
 
 QUERIES, KEYS = 13, 21
@@ -145,6 +147,41 @@ def test_a_model_with_a_kernel_predicts_the_same():
         assert np.abs(found - expected)[0, real].max() < 1e-5
         _, weights = fused.apply(params, source, target, **more, method="forward")
         assert weights.encoder[0].shape == (1, 2, 5, 5)
+
+
+def test_prompts_are_read_by_a_kernel(backend, monkeypatch):
+    """Those that are padded on the left; the second layer keeps what it reads of the
+    first.
+    """
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 2}
+    layers = {"num_encoder_layers": 0, "num_decoder_layers": 2}
+    config = TransformerConfig(23, **sizes, **layers, attention_backend="plain")
+    plain, prompts = (
+        LanguageModel(config),
+        jnp.array([[5, 6, 7, 8, 4], [9, 4, 0, 0, 0]]),
+    )
+    params = plain.init(jax.random.key(0), prompts)
+    fused = plain.clone(
+        config=dataclasses.replace(config, attention_backend=backend),
+        device=SimpleNamespace(platform="tpu"),
+    )
+    used, run_kernel = [], fused_attention.run_kernel
+
+    def run(*arguments):
+        used.append(arguments[0])
+        return run_kernel(*arguments)
+
+    monkeypatch.setattr(fused_attention, "run_kernel", run)
+    expected = plain.apply(params, prompts, method="start")
+    assert not used
+    found = fused.apply(params, prompts, method="start")
+    assert used == [backend] * 2
+    for own, other in zip(found.stores, expected.stores, strict=True):
+        # A kernel may write anything where nothing is read.
+        read = np.asarray(expected.read)[:, None, None]
+        for x, y in ((own.keys, other.keys), (own.values.mT, other.values.mT)):
+            x, y = (np.where(read, each, 0.0) for each in (x, y))
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(8,), (2, 2, 2)])

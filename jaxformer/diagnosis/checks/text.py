@@ -264,8 +264,7 @@ def check_vocabulary(run: Evidence) -> Finding:
     """Check that the vocabulary is that of the best checkpoint."""
     sides, model, trained = run.vocabularies, run.config.model, run.trained_vocabulary
     sizes = sides.source.size, sides.target.size
-    target = model.vocabulary_size
-    asked = model.source_vocabulary_size or target, target
+    asked = model.text_vocabulary_size, model.vocabulary_size
     fits = sizes == asked
     if sides.template is not None:  # of an imported model, which may have more rows
         fits = all(own <= rows for own, rows in zip(sizes, asked, strict=True))

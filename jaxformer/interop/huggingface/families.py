@@ -311,8 +311,10 @@ def to_settings(
     }
     sizes = {"vocab_size": config.vocabulary_size}
     if family.separate:
-        source = config.source_vocabulary_size or config.vocabulary_size
-        sizes = {"vocab_size": source, "decoder_vocab_size": config.vocabulary_size}
+        sizes = {
+            "vocab_size": config.text_vocabulary_size,
+            "decoder_vocab_size": config.vocabulary_size,
+        }
         sizes["share_encoder_decoder_embeddings"] = config.tied_embeddings == "all"
     tied = ("all", "target") if family.separate else ("all",)
     dropped = {"quantization_config", "torch_dtype", "_name_or_path"}

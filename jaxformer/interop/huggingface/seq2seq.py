@@ -290,7 +290,7 @@ def _tables(
         tied: whether the output is one of the tables.
     """
     target_shape = (config.vocabulary_size, config.d_model)
-    source_shape = (config.source_vocabulary_size or target_shape[0], config.d_model)
+    source_shape = (config.text_vocabulary_size, config.d_model)
     shared = tensors.take_optional("model.shared.weight", source_shape)
     source = tensors.take_optional("model.encoder.embed_tokens.weight", source_shape)
     target = tensors.take_optional("model.decoder.embed_tokens.weight", target_shape)
