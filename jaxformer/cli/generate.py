@@ -23,7 +23,7 @@ from jaxformer.cli.output import (
     read_input,
 )
 from jaxformer.errors import UsageError
-from jaxformer.search.config import MOST_BEAM
+from jaxformer.search.config import ADDED_TOKENS, MOST_BEAM
 
 EXAMPLE = """
 examples:
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument,
         ("input", Path, "FILE", "prompts, one a line (default: standard input)"),
-        ("max_tokens", number(1), "N", "most tokens that are added (default 128)"),
+        ("max_tokens", number(1), "N", f"most added tokens (default {ADDED_TOKENS})"),
     )
     ends = ("stop", str, "TEXT", "ends a continuation; may be repeated")
     add_options(parser.add_argument, ends, repeated=True)
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     check_output(options.output, options.input)
     generator = Generator.load(options.workdir, options.checkpoint)
     asked = {
-        "most": options.max_tokens or 128,
+        "most": options.max_tokens or ADDED_TOKENS,
         "stop": [text.replace("\\n", "\n") for text in options.stop],
         "decoding": choose_search(options, generator.decoding),
     }

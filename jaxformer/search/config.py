@@ -27,6 +27,9 @@ them.
 MOST_BEAM = 10_000
 """Most hypotheses of a sentence: the widest beam, and the most samples."""
 
+ADDED_TOKENS = 128
+"""Most tokens that are added to a prompt, where nothing else is asked for."""
+
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon", "seed")
 """Keys that only sampling reads."""
 

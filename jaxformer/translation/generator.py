@@ -15,9 +15,10 @@ import numpy as np
 from jaxformer.data.frame import TEXT, Template
 from jaxformer.errors import InputError
 from jaxformer.models.language_model import LanguageModel
-from jaxformer.search.config import DecodingConfig
+from jaxformer.search.config import ADDED_TOKENS, DecodingConfig
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import RowState, draw, most_probable, row_init, row_step
+from jaxformer.translation.added_text import AddedText, cut, find_held
 from jaxformer.translation.batch import (
     Sentence,
     ban,
@@ -74,8 +75,8 @@ class Generator:
         model, frame = translator.model, translator.codec.frame
         if not isinstance(model, LanguageModel):
             raise InputError(
-                "texts are continued by a model of the decoder alone, and this has an"
-                " encoder: set model.num_encoder_layers=0"
+                "texts are continued by a decoder-only model, and this has an encoder:"
+                " set model.num_encoder_layers=0"
             )
         if translator.vocabularies.template is None:
             # A text that is continued has no end, and begins as in training.
@@ -97,7 +98,7 @@ class Generator:
         self,
         prompts: Sequence[str],
         *,
-        most: int = 128,
+        most: int = ADDED_TOKENS,
         stop: Sequence[str] = (),
         n_best: int = 1,
         decoding: DecodingConfig | None = None,
@@ -135,12 +136,9 @@ class Generator:
             for row, index in enumerate(chosen):
                 for rank in np.flatnonzero(np.isfinite(result.scores[row])):
                     length = int(result.lengths[row][rank])
-                    text, stopped = cut(
-                        self._text(
-                            encoded[index], result.tokens[row][rank][:length].tolist()
-                        ),
-                        stop,
-                    )
+                    added = AddedText(self._vocabulary, encoded[index])
+                    tokens = result.tokens[row][rank][:length].tolist()
+                    text, stopped = cut(added.rest(tokens), stop)
                     own = Continuation(
                         text,
                         float(result.scores[row][rank]),
@@ -155,7 +153,7 @@ class Generator:
         self,
         prompt: str,
         *,
-        most: int = 128,
+        most: int = ADDED_TOKENS,
         stop: Sequence[str] = (),
         decoding: DecodingConfig | None = None,
     ) -> Iterator[str]:
@@ -174,22 +172,18 @@ class Generator:
                 " beam_size=1 or sample, or generate without a stream"
             )
         (ids,) = self._encode([prompt])
-        tokens: list[int] = []
-        shown = ""
+        added, text = AddedText(self._vocabulary, ids), ""
         for token in self._tokens(ids, decoding):
-            tokens.append(token)
-            text, stopped = cut(self._text(ids, tokens), stop)
-            ready = text if stopped else text[: len(text) - _held(text, stop)]
-            # Bytes of a character that is not whole yet read as one that changes.
-            ready = ready if stopped else ready.rstrip("\ufffd")
-            if ready.startswith(shown) and len(ready) > len(shown):
-                yield ready[len(shown) :]
-                shown = ready
+            text, stopped = cut(text + added.add(token), stop)
+            ready = len(text) - (0 if stopped else find_held(text, stop))
+            if ready:
+                yield text[:ready]
             if stopped:
                 return
-        text, _ = cut(self._text(ids, tokens), stop)
-        if len(text) > len(shown):
-            yield text[len(shown) :]
+            text = text[ready:]
+        text, _ = cut(text + added.rest(), stop)
+        if text:
+            yield text
 
     def shown(self, prompt: str) -> str:
         """Return a prompt as it precedes its continuation: without the blanks at its
@@ -267,39 +261,9 @@ class Generator:
             encoded.append(ids)
         return encoded
 
-    def _text(self, prompt: list[int], tokens: list[int]) -> str:
-        """Return what tokens add to the text of a prompt."""
-        before = self._vocabulary.decode(prompt, lines=True)
-        whole = self._vocabulary.decode([*prompt, *tokens], lines=True)
-        return whole.removeprefix(before)
-
     def _banned(self, decoding: DecodingConfig) -> Any:
         columns = self._config.vocabulary_size
         return ban(decoding, [], self._vocabulary, columns, surplus=True)
-
-
-def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """Return the text before the first stop string, and whether there is one.
-
-    Example:
-        >>> cut("one, two. three", [".", "two"])
-        ('one, ', True)
-    """
-    places = [place for each in stop if (place := text.find(each)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)
-
-
-def _held(text: str, stop: Sequence[str]) -> int:
-    """Count the last characters of a text that may begin a stop string."""
-    return max(
-        (
-            size
-            for each in stop
-            for size in range(1, len(each))
-            if text.endswith(each[:size])
-        ),
-        default=0,
-    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -57,7 +57,8 @@ def test_continuations(tmp_path, beam_size):
         )
         start = ids["input_ids"][0].tolist()
         tokens = theirs.sequences[0].tolist()[len(start) :]
-        assert own.text == generator._text(start, tokens)
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        assert prompt + own.text == tokenizer.decode([*start, *tokens], **how)
         score = model.compute_transition_scores(
             theirs.sequences,
             theirs.scores,

@@ -6,20 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizer_folders
 
 from jaxformer import InputError, TransformerConfig, Translator
 from jaxformer.data import Vocabulary
 from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation import generator as generator_module
-from jaxformer.translation.generator import Generator, cut
+from jaxformer.translation.added_text import AddedText, cut
+from jaxformer.translation.generator import Generator
 
 LINES = ["the cat sat on the mat", "a dog ran in the park", "hello world again"]
 PROMPTS = ["the cat", "", "a dog ran in the", "hello"]
+FIRST_WORDS = ["a dog", "he", "in", "ma"]
 
 
-def make(encoder_layers=0, **changes):
+def make(encoder_layers=0, *, spread=1.0, **changes):
     vocabulary = Vocabulary.train(LINES, size=44)
     config = TransformerConfig(
         vocabulary_size=vocabulary.size,
@@ -40,6 +44,7 @@ def make(encoder_layers=0, **changes):
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32),
         abstract_parameters(config),
     )
+    params["output"] *= spread
     translator = Translator(
         config,
         params,
@@ -103,6 +108,59 @@ def test_the_parts_of_a_stream_are_the_continuation(made, settings):
     assert len(parts) > 1
 
 
+@pytest.fixture(scope="module")
+def vocabularies(tmp_path_factory):
+    lines = tokenizer_folders.sentences()[:300]
+    found = {
+        "pieces": Vocabulary.train(lines, size=400, byte_fallback=True),
+        "bytes": Vocabulary.train(lines, size=400, model="bytes"),
+    }
+    for name, make in (
+        ("gpt2", tokenizer_folders.gpt2),
+        ("openai-gpt", tokenizer_folders.gpt),
+        ("bert", tokenizer_folders.bert),
+    ):
+        make(folder := tmp_path_factory.mktemp(name))
+        found[name] = read_vocabularies(folder, {"model_type": name}).source
+    return found
+
+
+@pytest.mark.parametrize("name", ["pieces", "bytes", "gpt2", "openai-gpt", "bert"])
+def test_text_is_decoded_by_its_last_tokens(vocabularies, name, monkeypatch):
+    """Together the parts are what all tokens read as after the prompt: with blanks at
+    the beginning of pieces or after words, and with the bytes of a character in several
+    tokens, drawn ones too, which are no character. Not all tokens are read each time.
+    """
+    vocabulary, rng = vocabularies[name], np.random.default_rng(5)
+    lines, read = tokenizer_folders.sentences(), []
+    decode = type(vocabulary).decode
+
+    def count(self, ids, **options):
+        read.append(len(ids))
+        return decode(self, ids, **options)
+
+    for number in range(40):
+        prompt = vocabulary.encode(lines[number][: number % 9])
+        tokens = vocabulary.encode(
+            f"  {lines[-number]} do not é世🙂  . {lines[number]}"
+        )
+        tokens += rng.integers(vocabulary.size, size=20).tolist()
+        tokens += vocabulary.encode(lines[number])
+        tokens = [token for token in tokens if token != vocabulary.eos_id]
+        before, whole = (
+            vocabulary.decode(ids, lines=True) for ids in (prompt, prompt + tokens)
+        )
+        read.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(vocabulary), "decode", count)
+            added = AddedText(vocabulary, [vocabulary.bos_id, *prompt])
+            parts = [added.add(token) for token in tokens]
+            parts.append(added.rest())
+        assert before + "".join(parts) == whole
+        assert sum(map(bool, parts)) > len(tokens) / 4
+        assert sum(read) < 10 * len(tokens)
+
+
 def test_streams_of_prompts_near_the_last_position_share_a_program(made):
     """However many tokens there is room for after each."""
     prompts = ["the cat sat on", "the cat sat on t", "the cat sat on th"]
@@ -113,13 +171,43 @@ def test_streams_of_prompts_near_the_last_position_share_a_program(made):
     assert generator_module._advance._cache_size() == compiled
 
 
-def test_a_beam_finds_what_is_at_least_as_probable(made):
-    scores = []
-    for beam in (1, 4):
-        decoding = DecodingConfig(beam_size=beam, alpha=0.0, length_penalty="none")
-        found = made[0].generate(["a dog"], most=5, decoding=decoding)
-        scores.append(found[0][0].log_probability)
-    assert scores[1] >= scores[0] - 1e-5
+def test_a_beam_of_all_tokens_finds_the_most_probable_continuation():
+    """Of all with two tokens at most, where greedy search finds a less probable one of
+    some prompts.
+    """
+    translator, vocabulary, params = make(spread=0.5)
+    generator = Generator(translator)
+    model, ends = make_model(generator._config), vocabulary.eos_id
+    never = [vocabulary.pad_id, vocabulary.bos_id]
+
+    @jax.jit
+    def read(rows, last):
+        return model.apply({"params": params}, rows, method="read")[:, last]
+
+    def after(rows):
+        last = len(rows[0]) - 1
+        padded = np.full((vocabulary.size, 12), vocabulary.pad_id)
+        padded[: len(rows), : last + 1] = rows
+        logits = np.array(read(padded, last)[: len(rows)], np.float64)
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        logits[:, never] = -np.inf
+        return logits
+
+    found = []
+    for beam in (1, vocabulary.size):
+        how = {"beam_size": beam, "length_penalty": "none", "rank_unfinished": True}
+        given = {"most": 2, "decoding": DecodingConfig(**how)}
+        results = generator.generate(FIRST_WORDS, **given)
+        found.append([own.log_probability for (own,) in results])
+    best = []
+    for prompt in FIRST_WORDS:
+        ids = [vocabulary.bos_id, *vocabulary.encode(prompt)]
+        (first,) = after([ids])
+        both = first[:, None] + after([[*ids, x] for x in range(vocabulary.size)])
+        both[never], both[ends] = -np.inf, -np.inf
+        best.append(max(both.max(), first[ends]))
+    np.testing.assert_allclose(found[1], best, rtol=0, atol=1e-4)
+    assert (np.array(found[0]) < np.array(best) - 0.01).any()
 
 
 def test_a_stop_string_ends_a_continuation_and_is_no_part_of_it(made):
@@ -130,6 +218,14 @@ def test_a_stop_string_ends_a_continuation_and_is_no_part_of_it(made):
     assert (found.text, found.finished) == (expected, True)
     assert "".join(made[0].stream("the cat", most=9, stop=[stop])) == expected
     assert cut("a b", ["x"]) == ("a b", False)
+
+
+def test_the_stop_string_that_is_complete_first_ends_a_continuation():
+    """So a stream, which cannot know what follows, ends where the whole text does."""
+    stop = ["abcd", "bc", "abc"]
+    assert cut("xabcd", stop) == cut("xabc", stop) == ("x", True)
+    assert cut("xbcd", stop) == ("x", True)
+    assert cut("aabcd", ["abcd", "bc"]) == ("aa", True)
 
 
 def test_a_continuation_ends_with_the_positions(made):
