@@ -14,9 +14,9 @@ from jaxformer.data.frame import Frame, make_frame
 from jaxformer.data.records import Pair
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.data.text_pairs import draw_pairs, encode_lines, find_pairs
-from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_labels import split_words
-from jaxformer.data.windows import cut_windows
+from jaxformer.data.windows import cut_windows, question_windows
 from jaxformer.errors import InputError
 
 # Characters of a text that an error shows.
@@ -87,19 +87,7 @@ def encode_examples(
             f"data.max_length={config.max_length} has no room for a text: set it to"
             f" more than the {frame.added} tokens around each"
         )
-    texts = [text for pair in pairs for text in _texts(pair, config.kind)]
-    encoded = iter(vocabularies.source.encode_batch(texts, threads=threads))
-    make = _ROWS[config.kind]
-    rows: list[_Row] = []
-    cut = 0
-    for origin, pair in enumerate(pairs):
-        parts = [*itertools.islice(encoded, len(_texts(pair, config.kind)))]
-        try:
-            made, lost = make(pair, parts, vocabularies, frame, config)
-        except InputError as error:
-            raise InputError(f"{pair.source[:_SHOWN]!r}: {error}") from None
-        rows += [row._replace(origin=origin) for row in made]
-        cut += lost
+    rows, cut = _make_rows(pairs, vocabularies, frame, config, threads)
     source = Sentences.from_lists(
         [row.source for row in rows], vocabularies.source.pad_id
     )
@@ -154,6 +142,30 @@ def encode_validation(
     return found
 
 
+def _make_rows(
+    pairs: Sequence[Pair],
+    vocabularies: Vocabularies,
+    frame: Frame,
+    config: DataConfig,
+    threads: int,
+) -> tuple[list[_Row], int]:
+    """Return the examples of pairs, and how many pairs lost tokens."""
+    divided = [_texts(pair, config.kind) for pair in pairs]
+    texts = [*itertools.chain.from_iterable(divided)]
+    encoded = iter(vocabularies.source.encode_batch(texts, threads=threads))
+    rows: list[_Row] = []
+    cut = 0
+    for origin, (pair, own) in enumerate(zip(pairs, divided, strict=True)):
+        parts = [*itertools.islice(encoded, len(own))]
+        try:
+            made, lost = _ROWS[config.kind](pair, parts, vocabularies, frame, config)
+        except InputError as error:
+            raise InputError(f"{pair.source[:_SHOWN]!r}: {error}") from None
+        rows += [row._replace(origin=origin) for row in made]
+        cut += lost
+    return rows, cut
+
+
 def _encode_text(
     pairs: Sequence[Pair], vocabularies: Vocabularies, frame: Frame, threads: int
 ) -> Examples:
@@ -175,9 +187,11 @@ def _texts(pair: Pair, kind: str) -> list[str]:
         # A blank before a word is part of its first piece in byte-level vocabularies.
         first, *others = split_words(pair.source)
         return [first, *(f" {word}" for word in others)]
-    if kind == "spans":  # which needs more than the tokens
-        return []
-    return [pair.source] if kind == "masked" else pair.source.split("\t")
+    if kind == "masked":
+        return [pair.source]
+    parts = pair.source.split("\t")
+    # Of the text of an answer more than the tokens is needed.
+    return parts[:1] if kind == "spans" else parts
 
 
 Made = tuple[list[_Row], bool]
@@ -193,10 +207,7 @@ def _masked(
     del pair, vocabularies
     (ids,), room = parts, config.max_length - frame.added
     pieces = [ids[start : start + room] for start in range(0, len(ids), room)]
-    return [
-        _Row(0, [*frame.source_before, *piece, *frame.source_after], ())
-        for piece in pieces
-    ], False
+    return [_Row(0, frame.row(piece), ()) for piece in pieces], False
 
 
 def _labelled(
@@ -237,22 +248,11 @@ def join_texts(
     """
     room = max_length - frame.added
     if second is None:
-        tokens = [*frame.source_before, *first[:room], *frame.source_after]
-        return tokens, len(first) > room
-    room -= len(_between(frame))
+        return frame.row(first[:room]), len(first) > room
+    room -= len(frame.between)
     kept = max(room - len(second), -(-room // 2))
     one, two = first[:kept], second[: max(room - min(len(first), kept), 0)]
-    tokens = [*frame.source_before, *one, *_between(frame), *two, *frame.source_after]
-    return tokens, len(first) + len(second) > room
-
-
-def _between(frame: Frame) -> tuple[int, ...]:
-    if frame.source_between is None:
-        raise InputError(
-            "there are two texts, and the vocabulary's frame.json has no place for a"
-            " second one ({text2}): give one text"
-        )
-    return frame.source_between
+    return frame.row(one, two), len(first) + len(second) > room
 
 
 def _tagged(
@@ -271,89 +271,10 @@ def _tagged(
         tokens += ids or [unk]
         targets += [tag, *[labels.pad_id] * (len(ids) - 1)]
     room = config.max_length - frame.added
-    before, after = frame.source_before, frame.source_after
-    source = [*before, *tokens[:room], *after]
-    none = labels.pad_id
-    target = [*[none] * len(before), *targets[:room], *[none] * len(after)]
-    return [_Row(0, source, target)], len(tokens) > room
-
-
-class Window(NamedTuple):
-    """A question and a part of its text.
-
-    Attributes:
-        tokens: in their frame.
-        first: position of the first token of the text in it.
-        start: number of that token in the whole text.
-        places: the characters of each token of the text: where its first is, and the
-            first after it.
-    """
-
-    tokens: list[int]
-    first: int
-    start: int
-    places: list[tuple[int, int]]
-
-    def at(self, token: int) -> int:
-        """Return the position of a token of the whole text."""
-        return self.first + token - self.start
-
-
-def question_windows(
-    question: str,
-    text: str,
-    vocabulary: Vocabulary,
-    frame: Frame,
-    max_length: int,
-    stride: int | None = None,
-) -> list[Window]:
-    """Put a question and its text into windows of at most ``max_length`` tokens.
-
-    A question takes at most half of a window.
-
-    Args:
-        question: the question.
-        text: the text that may have the answer.
-        vocabulary: of both.
-        frame: the tokens around them.
-        max_length: most tokens of a window.
-        stride: tokens from a window to the next; None: half of the room for the text.
-
-    Raises:
-        InputError: the frame has no place for a second text.
-    """
-    between = _between(frame)
-    free = max_length - frame.added - len(between)
-    asked = vocabulary.encode(question)[: free // 2]
-    head = [*frame.source_before, *asked, *between]
-    room = free - len(asked)
-    if room < 1:
-        raise InputError(
-            f"data.max_length={max_length} has no room for a question and its text:"
-            " raise it"
-        )
-    step = min(stride or max(room // 2, 1), room)
-    ids, places = vocabulary.encode_with_places(text)
-    places = [_trim(place, text) for place in places]
-    starts = range(0, max(len(ids) - room, 0) + step, step)
-    return [
-        Window(
-            [*head, *ids[start : start + room], *frame.source_after],
-            len(head),
-            start,
-            places[start : start + room],
-        )
-        for start in starts
-        if ids
-    ]
-
-
-def _trim(place: tuple[int, int], text: str) -> tuple[int, int]:
-    """Leave out blanks at the beginning of a token."""
-    begin, end = place
-    while begin < end and text[begin].isspace():
-        begin += 1
-    return begin, end
+    none = [labels.pad_id]
+    before, after = none * len(frame.source_before), none * len(frame.source_after)
+    target = [*before, *targets[:room], *after]
+    return [_Row(0, frame.row(tokens[:room]), target)], len(tokens) > room
 
 
 def _spans(
@@ -363,9 +284,8 @@ def _spans(
     frame: Frame,
     config: DataConfig,
 ) -> Made:
-    del parts
-    question, _, text = pair.source.partition("\t")
-    vocabulary = vocabularies.source
+    (question,), vocabulary = parts, vocabularies.source
+    _, _, text = pair.source.partition("\t")
     windows = question_windows(
         question, text, vocabulary, frame, config.max_length, config.stride
     )
@@ -383,9 +303,8 @@ def _spans(
         if answer and min(answer) in inside and max(answer) in inside:
             target = [window.at(min(answer)), window.at(max(answer))]
         rows.append(_Row(0, window.tokens, target))
-    around = len(frame.source_before) + len(_between(frame))
-    asked = len(vocabulary.encode(question))
-    return rows, bool(windows) and windows[0].first < around + asked
+    whole = len(frame.source_before) + len(question) + len(frame.between)
+    return rows, bool(windows) and windows[0].first < whole
 
 
 _ROWS: dict[str, Callable[..., Made]] = {

@@ -1,7 +1,7 @@
 """The tokens around the text of a sentence pair.
 
 A run trained here begins a source with the tag of its target language, if it has
-several, and ends both sides with the end of sentence. Models of the encoder alone and
+several, and ends both sides with the end of sentence. Encoder-only models and
 imported models have other frames, which their vocabulary keeps as templates of strings
 in ``frame.json``.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,41 @@ class Frame:
     def added(self) -> int:
         """Number of tokens that are added to the text of a source, of one text."""
         return len(self.source_before) + len(self.source_after)
+
+    @property
+    def added_to_two(self) -> int:
+        """Number of tokens that are added to two texts.
+
+        Raises:
+            InputError: a source has one.
+        """
+        return self.added + len(self.between)
+
+    @property
+    def between(self) -> tuple[int, ...]:
+        """Tokens between the two texts of a source.
+
+        Raises:
+            InputError: a source has one.
+        """
+        if self.source_between is None:
+            raise InputError(
+                "there are two texts, and the vocabulary's frame.json has no place for"
+                " a second one ({text2}): give one text, or import a model that has it"
+            )
+        return self.source_between
+
+    def row(
+        self, text: Iterable[int], second: Iterable[int] | None = None
+    ) -> list[int]:
+        """Put the tokens of a text, or of two, into the frame of a source.
+
+        Raises:
+            InputError: a source has one text, and two are given.
+        """
+        if second is not None:
+            text = [*text, *self.between, *second]
+        return [*self.source_before, *text, *self.source_after]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +234,7 @@ class Template:
 
 
 ENCODER = Template(source=("{bos}", TEXT, "{eos}", TEXT2, "{eos}"))
-"""The frame of models of the encoder alone that are trained here, as in BERT."""
+"""The frame of encoder-only models that are trained here, as in BERT."""
 
 
 def make_frame(

@@ -105,6 +105,18 @@ class Sentences:
 
 
 @dataclass(frozen=True, eq=False)
+class CutSentences(Sentences):
+    """Sentences that :meth:`take` cuts from tokens that stay where they are."""
+
+    def __getitem__(self, index: int) -> NDArray[np.integer]:
+        return self.take(np.array([index])).tokens
+
+    def padded(self, rows: int, length: int) -> NDArray[np.int32]:
+        """Return a batch, int32 [rows, length], padded on the right."""
+        return self.take(np.arange(len(self))).padded(rows, length)
+
+
+@dataclass(frozen=True, eq=False)
 class Encoded:
     """Pairs as token ids; pair i is ``source[i]`` and ``target[i]``. Texts of one side
     are both: one object, which is kept once.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jaxformer.data.frame import Frame
 from jaxformer.data.records import Pair
-from jaxformer.data.store import Encoded, Sentences
+from jaxformer.data.store import CutSentences, Encoded, Sentences
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 
@@ -57,7 +57,7 @@ def encode_lines(
 
 
 @dataclass(frozen=True, eq=False)
-class TextPairs(Sentences):
+class TextPairs(CutSentences):
     """Two texts a row in their frame, cut from tokens that stay where they are."""
 
     spans: NDArray[np.int64]
@@ -69,14 +69,11 @@ class TextPairs(Sentences):
     def __len__(self) -> int:
         return len(self.spans)
 
-    def __getitem__(self, index: int) -> NDArray[np.integer]:
-        return self.take(np.array([index])).tokens
-
     @functools.cached_property
     def lengths(self) -> NDArray[np.int32]:
         """Tokens of each row, int32 [N]."""
         begin, end, second, last = self.spans.T
-        return (end - begin + last - second + _around(self.frame)).astype(np.int32)
+        return (end - begin + last - second + self.frame.added_to_two).astype(np.int32)
 
     def take(self, indices: NDArray[np.integer]) -> Sentences:
         """Return the rows at these indices, in this order, in memory."""
@@ -85,18 +82,13 @@ class TextPairs(Sentences):
             parts += [
                 np.array(frame.source_before, np.int32),
                 self.tokens[begin:end],
-                np.array(frame.source_between, np.int32),
+                np.array(frame.between, np.int32),
                 self.tokens[second:last],
                 np.array(frame.source_after, np.int32),
             ]
         offsets = np.concatenate([[0], np.cumsum(self.lengths[indices])])
         tokens = np.concatenate(parts).astype(np.int32)
         return Sentences(tokens, offsets.astype(np.int64), self.pad_id)
-
-
-def _around(frame: Frame) -> int:
-    """Return the number of tokens around two texts."""
-    return frame.added + len(frame.source_between or ())
 
 
 class FollowingTexts(NamedTuple):
@@ -132,12 +124,10 @@ def find_pairs(
         InputError: the frame has no place for a second text, there is no room, or less
             than two documents have two lines.
     """
-    half = (max_length - _around(frame)) // 2
-    if frame.source_between is None or half < 1:
+    half = (max_length - frame.added_to_two) // 2
+    if half < 1:
         raise InputError(
             f"data.max_length={max_length} has no room for two texts: raise it"
-            if frame.source_between is not None
-            else "the vocabulary's frame.json has no place for a second text ({text2})"
         )
     side, spans, rows = lines.target, [], []
     offsets = side.offsets
@@ -211,7 +201,7 @@ def draw_pairs(texts: FollowingTexts, seed: int, epoch: int) -> Encoded:
     spans = pairs.spans.copy()
     drawn = np.flatnonzero(labels)
     spans[drawn, 2:] = pairs.spans[others[drawn], 2:]
-    room = pairs.lengths.max() - _around(pairs.frame) - (spans[:, 1] - spans[:, 0])
+    room = pairs.lengths.max() - pairs.frame.added_to_two - (spans[:, 1] - spans[:, 0])
     spans[:, 3] = np.minimum(spans[:, 3], spans[:, 2] + room)
     given = pairs.tokens, pairs.offsets, pairs.pad_id, spans, pairs.frame
     return _with_labels(TextPairs(*given), labels, texts.true_pairs.hash)

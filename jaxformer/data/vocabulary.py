@@ -307,7 +307,8 @@ class Vocabularies:
         """The smallest dtype that holds the ids of both, little-endian."""
         sides = self.source, self.target
         largest = max(max(side.size, side.pad_id + 1) for side in sides)
-        wide = self.labels is not None and self.labels.wide
+        # Numbers and places are no ids.
+        wide = self.labels is not None and not self.labels.labels
         return "<u2" if largest <= 1 << 16 and not wide else "<i4"
 
     @property

@@ -48,8 +48,6 @@ class LabelVocabulary(Vocabulary):
     """The content of the file."""
     labels: tuple[str, ...] = field(init=False, compare=False)
     """By id; none of numbers and places."""
-    wide: bool = field(init=False, compare=False)
-    """Whether ids may exceed 16 bits."""
 
     def __post_init__(self) -> None:
         record = parse_json(self.content)
@@ -67,7 +65,6 @@ class LabelVocabulary(Vocabulary):
             object.__setattr__(self, name, pad_id)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "wide", not labels or size >= 1 << 16)
 
     def fits(self, kind: str) -> bool:
         """Whether these are targets of a kind of data."""

@@ -1,4 +1,6 @@
-"""Rows of equal length, cut from texts that follow one another."""
+"""Windows over long texts: rows of equal length, cut from texts that follow one
+another, and parts of a text after a question.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,22 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.store import Encoded, Sentences
+from jaxformer.data.frame import Frame
+from jaxformer.data.store import CutSentences, Encoded, Sentences
+from jaxformer.data.vocabulary import Vocabulary
+from jaxformer.errors import InputError
 
 # Separates this generator from those of the order of pairs and of their choice.
 _STREAM = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Sentences):
+class Windows(CutSentences):
     """Windows over texts, which stay where they are.
 
     Texts of one data set are a circle: what follows the last is the first. So windows
@@ -34,9 +40,6 @@ class Windows(Sentences):
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, index: int) -> NDArray[np.integer]:
-        return self.take(np.array([index])).tokens
-
     @functools.cached_property
     def lengths(self) -> NDArray[np.int32]:
         """Tokens in each window, int32 [N]."""
@@ -51,10 +54,6 @@ class Windows(Sentences):
         places = np.arange(offsets[-1])
         places += np.repeat(self.starts[indices] - offsets[:-1], sizes) - begins
         return Sentences(self.tokens[begins + places % counts], offsets, self.pad_id)
-
-    def padded(self, rows: int, length: int) -> NDArray[np.int32]:
-        """Return a batch, int32 [rows, length], padded on the right."""
-        return self.take(np.arange(len(self))).padded(rows, length)
 
 
 def cut_windows(
@@ -131,3 +130,105 @@ def cut_with_stride(
         *(starts[kept], sizes[kept], circles),
     )
     return Encoded(found, found, texts.hash), read[kept]
+
+
+class Window(NamedTuple):
+    """A question and a part of its text.
+
+    Attributes:
+        tokens: in their frame.
+        first: position of the first token of the text in it.
+        start: number of that token in the whole text.
+        places: the characters of each token of the text: where its first is, and the
+            first after it.
+        central: whether each token of the text has more text around it here than in
+            any other window.
+    """
+
+    tokens: list[int]
+    first: int
+    start: int
+    places: list[tuple[int, int]]
+    central: list[bool]
+
+    def at(self, token: int) -> int:
+        """Return the position of a token of the whole text."""
+        return self.first + token - self.start
+
+
+def question_windows(
+    question: Sequence[int],
+    text: str,
+    vocabulary: Vocabulary,
+    frame: Frame,
+    max_length: int,
+    stride: int | None = None,
+) -> list[Window]:
+    """Put a question and its text into windows of at most ``max_length`` tokens.
+
+    A question takes at most half of a window.
+
+    Args:
+        question: its tokens.
+        text: the text that may have the answer.
+        vocabulary: of the text.
+        frame: the tokens around them.
+        max_length: most tokens of a window.
+        stride: tokens from a window to the next; None: half of the room for the text.
+
+    Raises:
+        InputError: the frame has no place for a second text.
+    """
+    free = max_length - frame.added_to_two
+    asked = question[: free // 2]
+    room = free - len(asked)
+    if room < 1:
+        raise InputError(
+            f"data.max_length={max_length} has no room for a question and its text:"
+            " raise it"
+        )
+    step = min(stride or max(room // 2, 1), room)
+    ids, places = vocabulary.encode_with_places(text)
+    places = [_trim(place, text) for place in places]
+    first = len(frame.source_before) + len(asked) + len(frame.between)
+    parts = [
+        slice(start, min(start + room, len(ids)))
+        for start in range(0, max(len(ids) - room, 0) + step, step)
+        if start < len(ids)
+    ]
+    central = _most_central(parts, len(ids))
+    return [
+        Window(
+            frame.row(asked, ids[part]),
+            first,
+            part.start,
+            places[part],
+            [owner == number for owner in central[part]],
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def _most_central(windows: Sequence[slice], tokens: int) -> list[int]:
+    """Return the number of the window in which each token has the most text on its
+    poorer side, then the longest such window, then the first (Devlin et al. 2019,
+    ``run_squad.py``).
+    """
+    best = np.full(tokens, -1.0)
+    found = np.zeros(tokens, int)
+    for number, part in enumerate(windows):
+        size = part.stop - part.start
+        place = np.arange(size)
+        around = np.minimum(place, place[::-1]) + 0.01 * size
+        better = around > best[part]
+        found[part] = np.where(better, number, found[part])
+        best[part] = np.maximum(around, best[part])
+    return found.tolist()
+
+
+def _trim(place: tuple[int, int], text: str) -> tuple[int, int]:
+    """Leave out blanks at the beginning of a token."""
+    begin, end = place
+    while begin < end and text[begin].isspace():
+        begin += 1
+    return begin, end

@@ -1,6 +1,4 @@
-"""A model of the encoder alone that labels, measures, tags, answers, or fills in
-words.
-"""
+"""An encoder-only model that labels, measures, tags, answers, or fills in words."""
 
 from __future__ import annotations
 
@@ -14,11 +12,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxformer.data.examples import Window, join_texts, question_windows
+from jaxformer.data.examples import join_texts
 from jaxformer.data.frame import make_frame
 from jaxformer.data.labelled import find_words, marks_entities
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import MASK, Vocabularies
+from jaxformer.data.windows import Window, question_windows
 from jaxformer.errors import InputError
 from jaxformer.evaluation.encoder_logits import find_logits, share_rows, softmax
 from jaxformer.models.layer_stacking import unstack_layers
@@ -44,7 +43,7 @@ Prediction = dict[str, Any]
 
 
 class Predictor:
-    """A trained model of the encoder alone with its vocabularies.
+    """A trained encoder-only model with its vocabularies.
 
     Example:
         >>> Predictor.load("runs/sst2").predict(["A fine film."])  # doctest: +SKIP
@@ -73,7 +72,7 @@ class Predictor:
                 says (``decoding.precision``).
 
         Raises:
-            InputError: the model is no encoder alone.
+            InputError: the model is not encoder-only.
         """
         _check_encoder(directory, config)
         model = config.model
@@ -112,7 +111,7 @@ class Predictor:
 
         Raises:
             InputError: there is no such run or checkpoint, its parts do not belong
-                together, it is no encoder alone, or what predicts was newly drawn and
+                together, it is not encoder-only, or what predicts was newly drawn and
                 never trained.
         """
         directory, config, saved, vocabularies = models.open_run(
@@ -269,19 +268,21 @@ class Predictor:
         del top, notice
         windows: list[Window] = []
         owners: list[int] = []
-        contexts = []
-        for number, text in enumerate(texts, start=1):
-            question, tab, context = text.partition("\t")
+        parts = [text.partition("\t") for text in texts]
+        for number, (_, tab, _) in enumerate(parts, start=1):
             if not tab:
                 fault = "is no question and text: put a tab between them"
                 raise line_error("text", number, fault)
+        vocabulary = self.vocabularies.source
+        questions = vocabulary.encode_batch([question for question, _, _ in parts])
+        contexts = [context for _, _, context in parts]
+        for number, texts_of in enumerate(zip(questions, contexts, strict=True)):
             own = question_windows(
-                *(question, context, self.vocabularies.source, self.frame),
+                *(*texts_of, vocabulary, self.frame),
                 *(self.longest, self.config.data.stride),
             )
             windows += own
-            owners += [number - 1] * len(own)
-            contexts.append(context)
+            owners += [number] * len(own)
         nothing = {"answer": None, "start": None, "end": None, "score": None}
         best: list[Prediction] = [{**nothing, "no_answer": None} for _ in texts]
         for index, logits in self.outputs([window.tokens for window in windows]):
@@ -366,8 +367,8 @@ def _check_encoder(directory: Path | None, config: RunConfig) -> None:
     if model.num_decoder_layers:
         other = "translate" if model.num_encoder_layers else "generate"
         raise InputError(
-            f"{directory or 'this run'} has a decoder, and predict is for models of the"
-            f" encoder alone: use {other}"
+            f"{directory or 'this run'} has a decoder, and predict is for encoder-only"
+            f" models: use {other}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Texts as rows of a model of the encoder alone, and answers and entities from what it
+"""Texts as rows of an encoder-only model, and answers and entities from what it
 says of them.
 """
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.examples import Window
 from jaxformer.data.frame import Frame
 from jaxformer.data.labelled import find_entities
 from jaxformer.data.vocabulary import MASK, Vocabulary
+from jaxformer.data.windows import Window
 from jaxformer.errors import InputError
 from jaxformer.typing import Float
 
@@ -37,12 +37,12 @@ def rows_of_words(
     for ids in vocabulary.encode_batch(given):
         pieces = (ids or [vocabulary.unk_id])[:room]
         if len(tokens) + len(pieces) > room:
-            yield [*frame.source_before, *tokens, *frame.source_after], firsts
+            yield frame.row(tokens), firsts
             tokens, firsts = [], []
         firsts.append(len(frame.source_before) + len(tokens))
         tokens += pieces
     if firsts:
-        yield [*frame.source_before, *tokens, *frame.source_after], firsts
+        yield frame.row(tokens), firsts
 
 
 def with_mask(text: str, vocabulary: Vocabulary, frame: Frame) -> tuple[list[int], int]:
@@ -59,9 +59,9 @@ def with_mask(text: str, vocabulary: Vocabulary, frame: Frame) -> tuple[list[int
             " data.kind=masked, or import a model that has it"
         )
     left, _, right = text.partition(MASK)
-    before = [*frame.source_before, *vocabulary.encode(left.rstrip())]
-    after = [*_after_mask(right, vocabulary), *frame.source_after]
-    return [*before, vocabulary.mask_id, *after], len(before)
+    before, after = vocabulary.encode(left.rstrip()), _after_mask(right, vocabulary)
+    place = len(frame.source_before) + len(before)
+    return frame.row([*before, vocabulary.mask_id, *after]), place
 
 
 def _after_mask(text: str, vocabulary: Vocabulary) -> list[int]:
@@ -79,7 +79,8 @@ def best_span(
     logits: Float[np.ndarray, "2 S"], window: Window
 ) -> tuple[float, int, int] | None:
     """Find the best answer in a window: it is within the text, does not end before it
-    begins, and has at most :data:`LONGEST_ANSWER` tokens.
+    begins, has at most :data:`LONGEST_ANSWER` tokens, and begins at a token that is
+    more central here than in other windows (Devlin et al. 2019, ``run_squad.py``).
 
     Args:
         logits: of the first and of the last token.
@@ -95,7 +96,8 @@ def best_span(
     distance = np.arange(len(first))[None] - np.arange(len(first))[:, None]
     seen = np.array([begin < end for begin, end in window.places], bool)
     allowed = (distance >= 0) & (distance < LONGEST_ANSWER)
-    scores[~(allowed & seen[:, None] & seen[None])] = -np.inf
+    begins = seen & np.array(window.central, bool)
+    scores[~(allowed & begins[:, None] & seen[None])] = -np.inf
     if not np.isfinite(scores).any():
         return None
     begin, end = np.unravel_index(int(scores.argmax()), scores.shape)

@@ -14,6 +14,7 @@ from jaxformer.data.encoding import Tokenizer
 from jaxformer.data.examples import encode_examples, encode_validation, join_texts
 from jaxformer.data.frame import ENCODER, Frame, Template, make_frame
 from jaxformer.data.vocabulary_labels import LabelVocabulary
+from jaxformer.data.windows import question_windows
 from jaxformer.errors import InputError
 
 LINES = [pair.source for pair in load("bundled:en-de/valid", "en", "de")]
@@ -179,6 +180,29 @@ def test_answers_are_found_in_windows(number, max_length, stride):
     assert seen == {*text.encode(context)}
     missing = encode("spans", [(pair[0], "-1 -1")], kind, max_length=max_length)
     assert {*map(tuple, rows(missing.pairs.target))} == {(0, 0)}
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    words=st.integers(1, 40),
+    max_length=st.integers(9, 40),
+    stride=st.none() | st.integers(1, 60),
+)
+def test_a_token_is_central_in_one_window(words, max_length, stride):
+    """That with the most tokens on its poorer side, then the longest, then the
+    first.
+    """
+    text = vocabulary()
+    context, frame = " ".join(["file"] * words), make_frame(vocabularies(), ("", ""))
+    windows = question_windows([], context, text, frame, max_length, stride)
+    for token in range(len(text.encode(context))):
+        around, owners = [], []
+        for number, window in enumerate(windows):
+            left, size = token - window.start, len(window.places)
+            if 0 <= left < size:
+                around.append((min(left, size - 1 - left) + size / 100, -number))
+                owners += [number] * window.central[left]
+        assert owners == [-max(around)[1]]
 
 
 def test_unknown_labels_and_no_room():

@@ -97,6 +97,10 @@ def test_half_are_drawn_for_each_epoch():
     rows = [drawn.source.take(indices).tokens for drawn in (first, again, second)]
     assert (rows[0] == rows[1]).all()
     assert (rows[0] != rows[2]).any()
+    padded = first.source.padded(4_001, 11)
+    assert (padded[7][:10] == first.source[7]).all()
+    assert not padded[:, 10].any()
+    assert not padded[4_000].any()
     labels = first.target.take(indices).tokens
     assert abs(labels.mean() - 0.5) < 0.03
     assert (labels != second.target.tokens).any()

@@ -1,4 +1,4 @@
-"""Predictions of models of the encoder alone, against the model row by row."""
+"""Predictions of encoder-only models, against the model row by row."""
 
 import dataclasses
 import functools
@@ -9,15 +9,11 @@ import pytest
 from kinds import LINES, drawn_run, shared_data, shared_run
 
 from jaxformer.data import Vocabulary
-from jaxformer.data.examples import (
-    Window,
-    encode_examples,
-    join_texts,
-    question_windows,
-)
+from jaxformer.data.examples import encode_examples, join_texts
 from jaxformer.data.frame import ENCODER
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import MASK, Vocabularies
+from jaxformer.data.windows import Window, question_windows
 from jaxformer.errors import InputError
 from jaxformer.evaluation.encoder_logits import softmax
 from jaxformer.evaluation.predictor import Predictor
@@ -115,7 +111,7 @@ def test_best_span():
     """
     rng = np.random.default_rng(0)
     places = [(3 * i, 3 * i + (i % 5 > 0)) for i in range(50)]
-    window = Window([0] * 60, 7, 0, places)
+    window = Window([0] * 60, 7, 0, places, [i % 3 > 0 for i in range(50)])
     for _ in range(20):
         logits = rng.normal(size=(2, 60)).astype(np.float32)
         logits[:, :7] = logits[:, 57:] = 9  # the question, and what ends the row
@@ -123,10 +119,10 @@ def test_best_span():
             (float(logits[0, 7 + i]) + float(logits[1, 7 + j]), 3 * i, 3 * j + 1)
             for i in range(50)
             for j in range(i, min(i + 30, 50))
-            if i % 5 and j % 5
+            if i % 3 and i % 5 and j % 5
         ]
         assert best_span(logits, window) == pytest.approx(max(candidates))
-    nothing = Window([0] * 9, 7, 0, [(2, 2)])
+    nothing = Window([0] * 9, 7, 0, [(2, 2)], [True])
     assert best_span(np.zeros((2, 9)), nothing) is None
 
 
@@ -143,7 +139,8 @@ def test_answers():
     assert short["answer"] in LINES[0]
     assert blank == dict.fromkeys(("answer", "start", "end", "score", "no_answer"))
     windows = question_windows(
-        *("Which?", context, predictor.vocabularies.source, predictor.frame),
+        *(predictor.vocabularies.source.encode("Which?"), context),
+        *(predictor.vocabularies.source, predictor.frame),
         *(predictor.longest, predictor.config.data.stride),
     )
     assert len(windows) > 1
