@@ -10,39 +10,48 @@ from jaxformer.runs.config import default_config
 
 def get_config():
     """Return the configuration."""
-    config = default_config()
+    config = small_stack()
 
     config.model.num_encoder_layers = 0
     config.model.num_decoder_layers = 4
-    config.model.d_model = 192
-    config.model.d_ff = 768
-    config.model.num_heads = 4
     config.model.norm_order = "pre"
     config.model.activation = "gelu"
-    config.model.positions = "learned"
-    config.model.scale_embedding = False
     config.model.max_length = 256
 
     config.data.kind = "text"
-    config.data.train = "python:train"
-    config.data.valid = "python:valid"
-    config.data.test = "python:test"
-    config.data.vocabulary_model = "bytes"
-    config.data.vocabulary_size = 2_000
+    read_python(config)
     config.data.max_length = 128
     config.data.window = 128
-    config.data.tokens_per_batch = 2_048
 
     config.training.objective = "causal"
     config.training.initializer = "normal_residual"
-    config.training.label_smoothing = 0.0
     config.training.steps = 1_500
-    config.training.optimizer = "adamw"
     config.training.weight_decay = 0.1
     config.training.adam_b2 = 0.95
     config.training.schedule = "cosine"
     config.training.learning_rate = 2e-3
     config.training.warmup_steps = 100
+
+    config.decoding.beam_size = 1
+
+    return config
+
+
+def small_stack():
+    """Return what small models of one stack have in common."""
+    config = default_config()
+
+    config.model.d_model = 192
+    config.model.d_ff = 768
+    config.model.num_heads = 4
+    config.model.positions = "learned"
+    config.model.scale_embedding = False
+
+    config.data.vocabulary_size = 2_000
+    config.data.tokens_per_batch = 2_048
+
+    config.training.label_smoothing = 0.0
+    config.training.optimizer = "adamw"
     config.training.gradient_clip = 1.0
     config.training.log_every = 100
     config.training.evaluate_every = 500
@@ -50,6 +59,13 @@ def get_config():
 
     config.evaluation.best_metric = "loss"
     config.evaluation.max_sentences = 0
-    config.decoding.beam_size = 1
 
     return config
+
+
+def read_python(config):
+    """Read the source files of Python's library, whose indentation counts."""
+    config.data.train = "python:train"
+    config.data.valid = "python:valid"
+    config.data.test = "python:test"
+    config.data.vocabulary_model = "bytes"

@@ -32,7 +32,7 @@ FILES = sorted(
 VARIANTS = {
     "paper/table3": [row.name for row in paper.find_table(3).rows],
     "proxy": list(ROWS),
-    "masked_language_model": ["language"],
+    "masked_language_model": ["language", "words_and_next"],
     "recurrent": ["bahdanau", "luong"],
 }
 NAMES = [
@@ -64,7 +64,7 @@ def test_there_are_the_promised_ones():
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
     others = {"quickstart", "reverse", "paper/table3", "proxy"}
     others |= {"language_model", "masked_language_model"}
-    others |= {"masked_language_model:language"}
+    others |= {f"masked_language_model:{x}" for x in ("language", "words_and_next")}
     others |= {"recurrent", "recurrent:bahdanau", "recurrent:luong"}
     assert set(NAMES) == others | of_paper | modern | {f"proxy:{row}" for row in ROWS}
     assert len(of_paper) == len(rows) == 4 + 20 + 2
