@@ -150,10 +150,11 @@ def _export_one_stack(options: argparse.Namespace) -> None:
     saved = configuration.load(options.workdir / "config.json").decoding.precision
     dtype = export.choose_dtype(options.format, options.precision or saved)
     with new_folder(options.out) as folder:
-        name = one_stack_run.save(options.workdir, options.checkpoint, folder, dtype)
-        lost = one_stack_run.find_drawn(folder)
-    if lost:
-        warn(f"this model has no {lost}, which transformers will draw")
+        name, missing = one_stack_run.save(
+            options.workdir, options.checkpoint, folder, dtype
+        )
+    if missing:
+        warn(f"this model has no {missing}, which transformers will draw")
     write_record(
         {
             "out": bucket.reword(str(options.out)),

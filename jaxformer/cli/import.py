@@ -9,7 +9,6 @@ from pathlib import Path
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_workdir
 from jaxformer.cli.output import warn, write_record
-from jaxformer.interop.huggingface.one_stack_run import list_unused
 from jaxformer.interop.huggingface.run import import_run
 
 EXAMPLE = """
@@ -65,8 +64,6 @@ def run(options: argparse.Namespace) -> None:
             "target_language": config.data.target_language,
         }
     else:
-        if unused := list_unused(options.folder):
-            warn(f"not taken: {'; '.join(unused)}")
         record |= {
             "objective": config.training.objective,
             "head": config.model.head,

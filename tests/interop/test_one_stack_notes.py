@@ -57,7 +57,7 @@ def test_poolers(tmp_path, capsys):
     change(given / "config.json", architectures=["BertForTokenClassification"])
     assert main(["import", str(given), f"--workdir={run}"]) == 0
     assert capsys.readouterr().err == (
-        "jaxformer: warning: not taken: bert.pooler.dense.bias,"
+        "jaxformer: warning: not taken from the folder: bert.pooler.dense.bias and"
         " bert.pooler.dense.weight (no part of model.head=tagging)\n"
     )
     bare = {key: x for key, x in state.items() if "pooler" not in key}

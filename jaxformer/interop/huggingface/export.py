@@ -94,22 +94,11 @@ def save(
 
 
 def _choose(config: TransformerConfig, *, imported: bool) -> str:
-    """Return the ``model_type`` whose models compute what a configuration says.
-
-    Raises:
-        InputError: there is none.
-    """
     known = FAMILIES if imported else {"marian": FAMILIES["marian"]}
     differ = {kind: families.differences(config, known[kind]) for kind in known}
-    kind = min(differ, key=lambda kind: len(differ[kind]))
-    if not differ[kind]:
-        return kind
-    needed = " ".join(f"--config.model.{key}={x}" for key, x in differ[kind].items())
-    own = ", ".join(f"{key} {getattr(config, key)}" for key in differ[kind])
-    raise InputError(
-        f"transformers has no model with {own}: for its {known[kind].model}, train with"
-        f" {needed}; or export by --format=ctranslate2 or stablehlo"
-    )
+    names = {kind: family.model for kind, family in known.items()}
+    otherwise = "; or export by --format=ctranslate2 or stablehlo"
+    return families.choose_type(config, differ, names, otherwise)
 
 
 def _generation(translator: Translator, decoding: DecodingConfig) -> dict[str, Any]:

@@ -330,3 +330,31 @@ def to_settings(
         "scale_embedding": config.scale_embedding,
         "tie_word_embeddings": config.tied_embeddings in tied,
     }
+
+
+def choose_type(
+    config: TransformerConfig,
+    differ: Mapping[str, Mapping[str, Any]],
+    names: Mapping[str, str],
+    otherwise: str = "",
+) -> str:
+    """Return the ``model_type`` whose models compute what a configuration says.
+
+    Args:
+        config: of the model.
+        differ: by type the options that such a model has and this has not.
+        names: of the models of each type.
+        otherwise: what else can be done.
+
+    Raises:
+        InputError: there is none; the options that differ are named.
+    """
+    kind = min(differ, key=lambda kind: len(differ[kind]))
+    if not differ[kind]:
+        return kind
+    needed = " ".join(f"--config.model.{key}={x}" for key, x in differ[kind].items())
+    own = ", ".join(f"{key} {getattr(config, key)}" for key in differ[kind])
+    raise InputError(
+        f"transformers has no model with {own}: for its {names[kind]}, train with"
+        f" {needed}{otherwise}"
+    )

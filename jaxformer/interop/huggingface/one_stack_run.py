@@ -14,7 +14,8 @@ from jaxformer.data.vocabulary import SPECIAL, TOKENIZER, Vocabularies, Vocabula
 from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
-from jaxformer.interop.huggingface import files, one_stack, tokenizer_files
+from jaxformer.interop.huggingface import one_stack, tokenizer_files
+from jaxformer.interop.huggingface.families import choose_type
 from jaxformer.interop.huggingface.generation import (
     WITHOUT_EFFECT,
     read_beam_size,
@@ -22,7 +23,6 @@ from jaxformer.interop.huggingface.generation import (
 from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.interop.huggingface.one_stack_settings import (
     differences,
-    find_head,
     find_objective,
     kind_of,
     read_labels,
@@ -62,8 +62,9 @@ def describe(
         imported: the model.
 
     Returns:
-        Configuration, vocabularies, and the settings of the folder's search that are
-        not taken: of a language model all but ``num_beams``.
+        Configuration, vocabularies, and what is not taken from the folder: settings of
+        its search, of a language model all but ``num_beams``, and what
+        :func:`list_unused` finds.
 
     Raises:
         InputError: the tokenizer is missing, damaged or of another model, or the labels
@@ -99,21 +100,21 @@ def describe(
     config = RunConfig(model, data, training, decoding, evaluation)
     template = _TEMPLATES[settings["model_type"]]
     ignored = [f"{key}={search[key]!r}" for key in search if key not in known]
+    ignored += list_unused(imported, text)
     return config, Vocabularies(text, labels, template), ignored
 
 
-def list_unused(folder: Path) -> list[str]:
+def list_unused(imported: Imported, text: Vocabulary) -> list[str]:
     """Name what a folder has and its run does not: rates of dropout that differ from
     the one of all sub-layers, a pooler that the head does not read, and a tokenizer
     whose case is not that of its pieces.
 
     Args:
-        folder: of a model that :func:`describe` takes.
+        imported: the model.
+        text: its vocabulary.
     """
-    settings = files.read_settings(folder)
+    settings, head = imported.settings, imported.config.head
     name, kind = kind_of(settings)
-    tensors = one_stack.whole_names(kind, files.read_tensors(folder))
-    head = find_head(kind, settings, frozenset(tensors))
     theirs = {ours: theirs for theirs, ours in kind.settings.items()}["dropout_rate"]
     rate = settings.get(theirs, kind.defaults[theirs])
     others = {
@@ -129,15 +130,16 @@ def list_unused(folder: Path) -> list[str]:
     ]
     own = {"pooled", "words_and_next", "classification"}
     if name == "roberta" or head not in own:
-        pooler = [each for each in tensors if "pooler.dense." in each]
-        found += [f"{', '.join(sorted(pooler))} (no part of model.head={head})"] * (
+        pooler = [each for each in imported.tensors if "pooler.dense." in each]
+        found += [f"{' and '.join(sorted(pooler))} (no part of model.head={head})"] * (
             bool(pooler)
         )
-    text = read_vocabularies(folder, settings).source
     return found + tokenizer_files.compare_case(text.files[TOKENIZER])
 
 
-def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | str:
+def save(
+    run: Path | str, checkpoint: str, folder: Path, dtype: str
+) -> tuple[int | str, str | None]:
     """Write a run of a model of one stack for transformers, with its tokenizer.
 
     Args:
@@ -147,14 +149,17 @@ def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | st
         dtype: of the weights: ``float32``, ``float16`` or ``bfloat16``.
 
     Returns:
-        The name of the checkpoint.
+        The name of the checkpoint, and the part that the class of transformers has and
+        the run has not: the pooler of BERT and RoBERTa without a head.
 
     Raises:
         InputError: there is no such run or checkpoint, transformers has no such model,
             or its vocabulary is one of SentencePiece.
     """
     _, config, saved, vocabularies = open_run(run, checkpoint)
-    name, text = _choose(config.model), vocabularies.source
+    differ = {kind: differences(config.model, kind) for kind in KINDS}
+    name = choose_type(config.model, differ, {kind: kind for kind in KINDS})
+    text = vocabularies.source
     if TOKENIZER not in text.files:
         raise InputError(
             "this run has a vocabulary of SentencePiece, which transformers' classes of"
@@ -172,37 +177,8 @@ def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | st
     one_stack.write(folder, config.model, params, settings, None, dtype)
     for file, content in _tokenizer(name, vocabularies, config.model).items():
         write_whole(folder / file, content)
-    return saved.name
-
-
-def find_drawn(folder: Path) -> str | None:
-    """Return the part that the class of a folder of :func:`save` has and its file has
-    not: the pooler of BERT and RoBERTa without a head.
-    """
-    settings = files.read_settings(folder)
-    name, (architecture,) = settings["model_type"], settings["architectures"]
-    none = name in ("bert", "roberta") and architecture == f"{KINDS[name].name}Model"
-    if none and not any("pooler" in each for each in files.read_tensors(folder)):
-        return "pooler"
-    return None
-
-
-def _choose(model: TransformerConfig) -> str:
-    """Return the ``model_type`` whose models compute what a configuration says.
-
-    Raises:
-        InputError: there is none; the options that differ are named.
-    """
-    differ = {name: differences(model, name) for name in KINDS}
-    name = min(differ, key=lambda name: len(differ[name]))
-    if not differ[name]:
-        return name
-    needed = " ".join(f"--config.model.{key}={x}" for key, x in differ[name].items())
-    own = ", ".join(f"{key} {getattr(model, key)}" for key in differ[name])
-    raise InputError(
-        f"transformers has no model such as this, with {own}: for its {name}, train"
-        f" with {needed}"
-    )
+    pooled = name in ("bert", "roberta") and config.model.head == "none"
+    return saved.name, "pooler" if pooled else None
 
 
 def _tokenizer(

@@ -44,12 +44,14 @@ class Imported:
             is used.
         settings: ``config.json``.
         generation: ``generation_config.json``; None if there is none.
+        tensors: the names of the file's tensors.
     """
 
     config: TransformerConfig
     params: PyTree
     settings: dict[str, Any]
     generation: dict[str, Any] | None
+    tensors: frozenset[str]
 
 
 def read(folder: str | Path) -> Imported:
@@ -71,15 +73,17 @@ def read(folder: str | Path) -> Imported:
     if (folder / files.GENERATION).exists():
         generation = files.read_settings(folder, files.GENERATION)
     if str(settings.get("model_type")) in KINDS:
-        parts = one_stack.from_state(settings, files.read_tensors(folder))
-        return Imported(*parts, settings, generation)
+        tensors = files.read_tensors(folder)
+        parts = one_stack.from_state(settings, tensors)
+        return Imported(*parts, settings, generation, frozenset(tensors))
     given, start = settings, "decoder_start_token_id"
     if generation is not None and given.get(start) is None:
         given = settings | {start: generation.get(start)}
     whole = families.complete(given)
     config = families.to_config(whole)  # before the tensors, whose shapes it knows
-    config, params = _convert(config, whole, files.read_tensors(folder))
-    return Imported(config, params, settings, generation)
+    tensors = files.read_tensors(folder)
+    parts = _convert(config, whole, tensors)
+    return Imported(*parts, settings, generation, frozenset(tensors))
 
 
 def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
