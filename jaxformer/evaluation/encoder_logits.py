@@ -1,4 +1,4 @@
-"""The logits of models of the encoder alone, on all devices of a host."""
+"""The logits of encoder-only models, on all devices of a host."""
 
 from __future__ import annotations
 

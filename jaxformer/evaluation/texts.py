@@ -106,7 +106,7 @@ def score_encoder(
     pairs: Sequence[Pair],
     notice: Callable[[int], None] = lambda _: None,
 ) -> Found:
-    """Score a model of the encoder alone; see :func:`evaluate`."""
+    """Score an encoder-only model; see :func:`evaluate`."""
     objective = predictor.config.training.objective
     if objective == "masked":
         given = pairs, predictor.vocabularies, predictor.config.data

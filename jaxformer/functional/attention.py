@@ -16,8 +16,10 @@ from jaxformer.functional.layers import dropout, linear, linear_maps, rms_norm
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
-# Finite in float32: a row without any allowed key gives zeros instead of NaN.
-_LOWEST = -1e30
+LOWEST = -1e30
+"""The score of what is not allowed. It is finite in float32: a row without any allowed
+key gives zeros instead of NaN.
+"""
 
 BACKENDS = ("auto", "plain", "cudnn", "pallas")
 """How attention is computed: chosen by machine and shape, by plain matmuls and a
@@ -65,7 +67,7 @@ def masked_softmax(
         )
     scores = scores.astype(wide_dtype(scores))
     if mask is not None:
-        scores = jnp.where(mask, scores, _LOWEST)
+        scores = jnp.where(mask, scores, LOWEST)
     exponentials = jnp.exp(
         scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     )

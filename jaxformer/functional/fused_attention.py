@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxformer.errors import InputError
+from jaxformer.functional.attention import LOWEST
 from jaxformer.functional.backends import LONGEST
 from jaxformer.functional.checks import check_right_padding
 from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
@@ -292,7 +293,7 @@ def _weights(query: Array, key: Array, allowed: Array) -> Array:
     """Return softmax(Q^T K / sqrt(d_k)) in float32 [T, S] for [K, T] and [K, S]; a row
     without any allowed key is 0.
     """
-    scores = jnp.where(allowed, _dot(query, key, 0, 0) * _scale(query), -1e30)
+    scores = jnp.where(allowed, _dot(query, key, 0, 0) * _scale(query), LOWEST)
     exponentials = jnp.exp(scores - scores.max(axis=1, keepdims=True))
     exponentials = jnp.where(allowed, exponentials, 0.0)
     total = exponentials.sum(axis=1, keepdims=True)

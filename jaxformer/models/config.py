@@ -214,7 +214,7 @@ class TransformerConfig:
             )
         if self.head != "none" and self.num_decoder_layers:
             raise InputError(
-                f"model.head={self.head} reads an encoder alone: set"
+                f"model.head={self.head} is of encoder-only models: set"
                 " model.num_decoder_layers=0, or model.head=none"
             )
         # One stack may have no padding in its vocabulary: the id after it.

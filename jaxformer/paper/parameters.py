@@ -43,7 +43,8 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     attention and two norms, a decoder layer two and three; each table of embeddings has
     V d (section 3.4: one for source, target and output), each of learned positions
     (``position_offset`` + ``max_length``) d. A final norm (pre-LN) and a norm of the
-    embedded input count once for each side. A decoder alone has layers of an encoder.
+    embedded input count once for each side. A decoder-only model has layers of an
+    encoder.
 
     With g heads of keys and values, h is g in their half of the weights and biases. A
     gated feed-forward layer has ``d f + f`` more, QK-norm ``2 d_k`` an attention, a
@@ -93,8 +94,8 @@ def _recurrent(config: TransformerConfig) -> int:
 
 
 def _head(config: TransformerConfig) -> int:
-    """Count what reads the output of an encoder alone: a dense layer and a norm before
-    the table of words, a dense layer for the whole text, and a map to classes.
+    """Count what reads the output of an encoder-only model: a dense layer and a norm
+    before the table of words, a dense layer for the whole text, and a map to classes.
     """
     width, head = config.d_model, config.head
     dense = width * width + width

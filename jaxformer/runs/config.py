@@ -123,11 +123,10 @@ class RunConfig:
         if stacks != (encoder, decoder):
             needed = "an encoder and a decoder"
             if not (encoder and decoder):
-                side, other = ("en", "de") if encoder else ("de", "en")
-                needed = (
-                    f"a model of the {side}coder alone: set"
-                    f" model.num_{other}coder_layers=0"
-                )
+                side, other = "a decoder", "encoder"
+                if encoder:
+                    side, other = "an encoder", "decoder"
+                needed = f"{side}-only model: set model.num_{other}_layers=0"
             raise InputError(
                 f"training.objective={name} needs {needed}, and this has"
                 f" {model.num_encoder_layers} encoder and {model.num_decoder_layers}"

@@ -44,9 +44,9 @@ class TrainingConfig:
     """
 
     # What is minimised: translation; causal (each word from those before it) for a
-    # model of the decoder alone; masked (words from those around them), masked_and_next
-    # (also whether a text follows another, Devlin et al. 2019), classification,
-    # regression, tagging or span for one of the encoder alone.
+    # decoder-only model; masked (words from those around them), masked_and_next (also
+    # whether a text follows another, Devlin et al. 2019), classification, regression,
+    # tagging or span for an encoder-only one.
     objective: str = key("translation", choices=OBJECTIVES)
     # Share of the words of a text that masked and masked_and_next predict.
     mask_rate: float = key(0.15, above=0, below=1)
@@ -165,6 +165,11 @@ class TrainingConfig:
     def masks(self) -> bool:
         """Whether words are masked and predicted."""
         return self.objective in ("masked", "masked_and_next")
+
+    @property
+    def predicts_words(self) -> bool:
+        """Whether the loss is that of words, and not only of labels."""
+        return self.masks or self.objective in ("translation", "causal")
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""

@@ -223,14 +223,8 @@ def make_engine(
         InputError: the engine does not fit the hosts or devices.
     """
     found = jax.devices() if devices is None else devices
-    several = len(found) > 1  # of all hosts
     model = model.copy(device=found[0])
-    name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
-    if name == "jit" and jax.process_count() > 1:
-        raise InputError(
-            f"training.engine=jit is for one host, and there are {jax.process_count()}:"
-            " set training.engine=pmap or mesh"
-        )
+    name = _choose_engine(config, several=len(found) > 1)
     traces: list[None] = []
 
     def first_state() -> TrainState:
@@ -268,3 +262,14 @@ def make_engine(
         accumulation_steps=config.accumulation_steps,
         traces=traces,
     )
+
+
+def _choose_engine(config: TrainingConfig, *, several: bool) -> str:
+    """Return the name of the engine, by whether there are several devices."""
+    name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
+    if name == "jit" and jax.process_count() > 1:
+        raise InputError(
+            f"training.engine=jit is for one host, and there are {jax.process_count()}:"
+            " set training.engine=pmap or mesh"
+        )
+    return name

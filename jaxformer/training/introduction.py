@@ -8,6 +8,7 @@ import numpy as np
 from jaxformer.data.cleaning import summary
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.models.seq2seq import count_parameters
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
 from jaxformer.training.optimizer import frozen_mask
@@ -48,6 +49,15 @@ def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
         )
 
 
+def _introduce_schedule(display: Display, training: TrainingConfig) -> None:
+    if training.warmup_steps > training.steps:
+        display.say(
+            f"warning: training.warmup_steps={training.warmup_steps} is more than"
+            f" training.steps={training.steps}: the learning rate never reaches its"
+            " peak"
+        )
+
+
 def introduce(
     display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
 ) -> None:
@@ -60,6 +70,7 @@ def introduce(
     )
     _introduce_data(display, run, data)
     training = run.config.training
+    _introduce_schedule(display, training)
     if training.initial_run is not None and not progress.step:
         moments = " and its moments" if training.initial_optimizer else ""
         begin = f"beginning with the best parameters of {training.initial_run}"

@@ -64,14 +64,8 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
 
     Every host runs it, and all make the same turns.
     """
-    training, engine, stop = parts.config.training, parts.engine, parts.stop
+    engine, stop, meter = parts.engine, parts.stop, _make_meter(parts)
     host, hosts = engine.share
-    meter = Meter(
-        parts.config.model,
-        engine.devices / hosts,
-        passes=2 if training.r_drop else 1,
-        predicted=training.mask_rate if training.masks else 1.0,
-    )
     # Steps whose metrics are still on the devices.
     unread: list[tuple[int, Metrics, Batch]] = []
     vote, shapes = StopVote(), set[tuple[int, ...]]()
@@ -122,6 +116,16 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
     return _end(parts, state, progress)
 
 
+def _make_meter(parts: LoopParts) -> Meter:
+    training, (_, hosts) = parts.config.training, parts.engine.share
+    return Meter(
+        parts.config.model,
+        parts.engine.devices / hosts,
+        passes=2 if training.r_drop else 1,
+        predicted=training.mask_rate if training.masks else 1.0,
+    )
+
+
 def read(
     parts: LoopParts,
     unread: list[tuple[int, Metrics, Batch]],
@@ -155,7 +159,7 @@ def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, f
         entry = {
             "train/loss": sums["loss"] / tokens,
             "train/nll": sums["nll"] / tokens,
-            "train/perplexity": _perplexity(sums["nll"] / tokens),
+            **_perplexity(parts, "train", sums["nll"] / tokens),
             "train/gradient_norm": sums["gradient_norm"] / good,
             "train/padding": 1.0 - (tokens + sums["source_tokens"]) / sums["slots"],
         }
@@ -198,7 +202,7 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
             return
         scores |= validation.scores
         samples = validation.samples
-    entry = {"valid/nll": nll, "valid/perplexity": _perplexity(nll)}
+    entry = {"valid/nll": nll, **_perplexity(parts, "valid", nll)}
     entry |= {f"valid/{name}": value for name, value in scores.items()}
     parts.log.write(progress.step, entry)
     parts.log.write_samples(progress.step, samples)
@@ -311,11 +315,17 @@ _SHOWN = {"ppl": "valid/perplexity", "BLEU": "valid/bleu"}
 _SHOWN |= {"chrF": "valid/chrf", "F1": "valid/f1"}
 _SHOWN |= {"next accuracy": "valid/next_accuracy"}
 _ACCURACY = {"accuracy": "valid/accuracy"}
-_SHOWN_OF = {"classification": _ACCURACY, "tagging": _ACCURACY, "regression": {}}
+_SHOWN_OF = {
+    **dict.fromkeys(("classification", "tagging", "span"), _ACCURACY),
+    "regression": {},
+}
 
 
-def _perplexity(nll: float) -> float:
-    return math.exp(min(nll, 700.0))
+def _perplexity(parts: LoopParts, split: str, nll: float) -> dict[str, float]:
+    """Return the perplexity of words, by its name in the log; labels have none."""
+    if not parts.config.training.predicts_words:
+        return {}
+    return {f"{split}/perplexity": math.exp(min(nll, 700.0))}
 
 
 def describe_evaluation(

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.functional import layers
+from jaxformer.functional.attention import LOWEST
 from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.typing import Array, Bool, Float, Int, Key
@@ -85,8 +86,7 @@ def make_objective(model: TransformerConfig, config: TrainingConfig) -> Objectiv
                 f"model.head={model.head} predicts no words: set model.head=words,"
                 " which is then newly drawn, or another objective with its head"
             )
-        words = _masked(model, config)
-        return _masked_and_next(model, words) if "next" in config.objective else words
+        return _masked(model, config)
     return _OBJECTIVES[config.objective](model)
 
 
@@ -118,7 +118,8 @@ def _causal(model: TransformerConfig) -> Objective:
 
 
 def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
-    side = "source" if config.objective == "masked_and_next" else "target"
+    two = config.objective == "masked_and_next"
+    side = "source" if two else "target"
 
     def prepare(batch: Batch, key: Key) -> Batch:
         given, rate = batch[side], config.mask_rate
@@ -138,20 +139,12 @@ def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
         segments = batch.get("target_segments")
         x, _ = module.hidden(batch["masked"], None, segments, train=train)
         # The logits of all positions would be seven times as many.
-        x = jnp.take_along_axis(x, jnp.asarray(batch["places"])[..., None], 1)
-        return Output(module.word_transform(x), *module.output_layer())
-
-    return Objective(output, targets, prepare)
-
-
-def _masked_and_next(model: TransformerConfig, words: Objective) -> Objective:
-    def output(module: Any, batch: Batch, *, train: bool) -> Output:
-        x, _ = module.hidden(batch["masked"], train=train)
         chosen = jnp.take_along_axis(x, jnp.asarray(batch["places"])[..., None], 1)
-        given = module.word_transform(chosen), *module.output_layer()
-        return Output(*given, second=module.next(x))
+        words = module.word_transform(chosen), *module.output_layer()
+        return Output(*words, second=module.next(x) if two else None)
 
-    return words._replace(output=output, second=_classification(model).targets)
+    second = _classification(model).targets if two else None
+    return Objective(output, targets, prepare, second=second)
 
 
 class Masks(NamedTuple):
@@ -205,25 +198,8 @@ def draw_masks(
     usable = jnp.ones(tokens.shape, bool)
     for each in special:
         usable &= tokens != each
-    count = usable.sum(axis=1)
-    share = jnp.round(jnp.float32(rate) * count.astype(jnp.float32))
-    chosen = jnp.maximum(1, share.astype(jnp.int32))
-    chosen = jnp.minimum(chosen, count)
-    most = max(1, math.ceil(rate * tokens.shape[1]))
     by_place, by_kind, by_word = jax.random.split(key, 3)
-    order = jax.random.uniform(by_place, tokens.shape)
-    last = None
-    if continues is not None:
-        first, last = _find_words(usable, jnp.asarray(continues) == 1)
-        order = jnp.take_along_axis(order, first, axis=1)
-    order = jnp.where(usable, order, -1.0)
-    _, places = jax.lax.top_k(order, most)
-    counts = jnp.arange(most)[None] < chosen[:, None]
-    if last is not None:
-        # The tokens of a word follow one another in this order too.
-        end = jnp.arange(most)[None] + jnp.take_along_axis(last, places, 1) - places
-        fits = end < chosen[:, None]
-        counts &= fits | ~fits[:, :1]
+    places, counts = _draw_places(usable, by_place, rate, continues)
     words = jnp.take_along_axis(tokens, places, axis=1)
     others = jax.random.randint(
         by_word, words.shape, 0, model.text_vocabulary_size - len(special)
@@ -235,6 +211,34 @@ def draw_masks(
     rows = jnp.arange(len(tokens))[:, None]
     masked = tokens.at[rows, places].set(jnp.where(counts, new, words))
     return Masks(masked, places, counts.astype(jnp.int32))
+
+
+def _draw_places(
+    usable: Bool[Array, "B T"],
+    key: Key,
+    rate: float,
+    continues: Int[Array | np.ndarray, "B T"] | None,
+) -> tuple[Int[Array, "B K"], Bool[Array, "B K"]]:
+    """Return positions of words to predict, and whether there are so many."""
+    count = usable.sum(axis=1)
+    share = jnp.round(jnp.float32(rate) * count.astype(jnp.float32))
+    chosen = jnp.maximum(1, share.astype(jnp.int32))
+    chosen = jnp.minimum(chosen, count)
+    most = max(1, math.ceil(rate * usable.shape[1]))
+    order = jax.random.uniform(key, usable.shape)
+    last = None
+    if continues is not None:
+        first, last = _find_words(usable, jnp.asarray(continues) == 1)
+        order = jnp.take_along_axis(order, first, axis=1)
+    order = jnp.where(usable, order, -1.0)
+    _, places = jax.lax.top_k(order, most)
+    counts = jnp.arange(most)[None] < chosen[:, None]
+    if last is None:
+        return places, counts
+    # The tokens of a word follow one another in this order too.
+    end = jnp.arange(most)[None] + jnp.take_along_axis(last, places, 1) - places
+    fits = end < chosen[:, None]
+    return places, counts & (fits | ~fits[:, :1])
 
 
 def draw_masks_by_row(
@@ -325,7 +329,7 @@ def _span(model: TransformerConfig) -> Objective:
         source = jnp.asarray(batch["source"])
         x, _ = module.hidden(source, train=train)
         logits = module.find_span(x).swapaxes(1, 2)
-        return Output(jnp.where((source != model.pad_id)[:, None], logits, -1e30))
+        return Output(jnp.where((source != model.pad_id)[:, None], logits, LOWEST))
 
     return Objective(output, targets)
 

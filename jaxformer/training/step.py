@@ -39,7 +39,14 @@ SEGMENTS = ("source_segments", "target_segments")
 """Further arrays of a batch with packed rows."""
 
 Metrics: TypeAlias = dict[str, Float[Array, ""]]
-"""Sums over the targets of a batch, and what they are to be divided by."""
+"""Sums over the targets of a batch, and what they are to be divided by.
+
+Those of training are ``loss`` (what is minimised) and ``nll`` (neither smoothed nor
+regularised) in nats, ``tokens`` of the target, ``source_tokens`` and ``slots`` (of both
+sides, padding included); and of the step ``gradient_norm``, the global norm of the
+gradient of the mean loss before it is clipped, ``learning_rate``, ``skipped`` (1 or 0),
+and under float16 ``loss_scale``.
+"""
 
 TrainStep: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
@@ -83,12 +90,6 @@ def make_train_step(
     divided.
 
     A step whose loss or gradient is not finite changes nothing but ``state.step``.
-
-    The metrics are sums: ``loss`` (what is minimised) and ``nll`` (neither smoothed nor
-    regularised) in nats, ``tokens`` of the target, ``source_tokens`` and ``slots`` (of
-    both sides, padding included); and of the step ``gradient_norm``, the global norm of
-    the gradient of the mean loss before it is clipped, ``learning_rate``, ``skipped``
-    (1 or 0), and under float16 ``loss_scale``.
     """
     optimizer = make_optimizer(config, model.config.d_model)
     schedule = make_schedule(config, model.config.d_model)
@@ -115,13 +116,9 @@ def make_train_step(
             return loss * scale, sums
 
         differentiate = jax.grad(scaled_loss, has_aux=True)
-        parts = config.accumulation_steps
-        trained = trained_part(state.params, config.frozen)
-        gradients, sums = _accumulate(differentiate, trained, batch, key, parts)
-        if axis_name is not None:
-            gradients, sums = jax.lax.psum((gradients, sums), axis_name)
-        count = jnp.maximum(sums["tokens"], 1.0) * scale
-        gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
+        given = trained_part(state.params, config.frozen), batch, key
+        summed = _accumulate(differentiate, *given, config.accumulation_steps)
+        gradients, sums = _divide(*summed, scale, axis_name)
         norm = optax.tree.norm(gradients)
         good = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
         metrics = {"gradient_norm": norm, "learning_rate": schedule(state.updates)}
@@ -133,6 +130,19 @@ def make_train_step(
         return _update(state, gradients, good, optimizer, config.ema_decay), metrics
 
     return train_step
+
+
+def _divide(
+    gradients: PyTree,
+    sums: Metrics,
+    scale: Float[Array, ""] | float,
+    axis_name: str | None,
+) -> tuple[PyTree, Metrics]:
+    """Return the mean gradient and the sums of all devices."""
+    if axis_name is not None:
+        gradients, sums = jax.lax.psum((gradients, sums), axis_name)
+    count = jnp.maximum(sums["tokens"], 1.0) * scale
+    return jax.tree.map(lambda gradient: gradient / count, gradients), sums
 
 
 def _update(

@@ -108,23 +108,11 @@ def train(
         state, progress = _begin(run, engine, data, checkpoints, first)
         progress.valid = texts
         log = enter(closing(together(lambda: _open_log(run, progress))))
-        training, traces = config.training, directory / "profile"
-        profile = Profile(traces, training.profile_step, training.profile_steps)
-        enter(closing(profile))
+        profile = enter(closing(_make_profile(run)))
         introduce(display, run, data, engine, progress)
         parts = LoopParts(
-            config=config,
-            directory=directory,
-            engine=engine,
-            data=data,
-            valid=valid,
-            checkpoints=checkpoints,
-            log=log,
-            display=display,
-            validate=validate,
-            stop=stop,
-            profile=profile,
-            compilations=compilations,
+            *(config, directory, engine, data, valid, checkpoints, log, display),
+            *(validate, stop, profile, compilations),
         )
         return run_loop(parts, state, progress)
 
@@ -180,6 +168,11 @@ def _claim(
     make_once(claim)
     if not bucket.is_mirror(run.directory):
         together(lambda: _await(run.directory / "config.json"))
+
+
+def _make_profile(run: Run) -> Profile:
+    training, traces = run.config.training, run.directory / "profile"
+    return Profile(traces, training.profile_step, training.profile_steps)
 
 
 def _open_log(run: Run, progress: Progress) -> Log:

@@ -89,18 +89,8 @@ def load_initial(
     """
     run = bucket.open_directory(config.initial_run or "")
     other = read_initial_config(run)
-    if config.initial_optimizer and other.training.optimizer != config.optimizer:
-        raise InputError(
-            f"training.initial_run={run} was trained by {other.training.optimizer}, not"
-            f" by {config.optimizer}: set"
-            f" training.optimizer={other.training.optimizer}, or"
-            " training.initial_optimizer=False"
-        )
-    if config.initial_optimizer and other.data.train.startswith(IMPORTED):
-        raise InputError(
-            f"training.initial_run={run} was imported, without an optimizer: set"
-            " training.initial_optimizer=False"
-        )
+    if config.initial_optimizer:
+        _check_optimizer(config, run, other)
     saved = find_parameters(run, "best", other.evaluation.best_metric)
     if saved.vocabulary != vocabulary and not (
         text is not None and _has_text(run, text, saved.vocabulary)
@@ -126,6 +116,22 @@ def load_initial(
     like = {"training": {"optimizer": optimizer}}
     rest = folder.restore(saved.path, like, partial=True)
     return Initial(loaded, rest["training"]["optimizer"], base)
+
+
+def _check_optimizer(config: TrainingConfig, run: Path, other: RunConfig) -> None:
+    """Refuse a run without the optimizer that is trained with."""
+    if other.training.optimizer != config.optimizer:
+        raise InputError(
+            f"training.initial_run={run} was trained by {other.training.optimizer}, not"
+            f" by {config.optimizer}: set"
+            f" training.optimizer={other.training.optimizer}, or"
+            " training.initial_optimizer=False"
+        )
+    if other.data.train.startswith(IMPORTED):
+        raise InputError(
+            f"training.initial_run={run} was imported, without an optimizer: set"
+            " training.initial_optimizer=False"
+        )
 
 
 def _load_known(

@@ -18,7 +18,7 @@ CAUSAL = f"{runs.ROOT}/configs/language_model.py"
         (
             MASKED,
             {"training.objective": "causal"},
-            "training.objective=causal needs a model of the decoder alone",
+            "training.objective=causal needs a decoder-only model",
         ),
         (MASKED, {"model.head": "span"}, "training.objective=masked needs model.head="),
         (

@@ -228,7 +228,7 @@ def test_options_of_other_runs():
     error = runs.call("evaluate", f"--workdir={runs.random_run()}", "--stride=2").error
     assert error == "--stride is for a language model, and this run translates"
     error = runs.call("predict", f"--workdir={shared_run('text')}").error
-    assert error.endswith("predict is for models of the encoder alone: use generate")
+    assert error.endswith("predict is for encoder-only models: use generate")
 
 
 def test_a_question_is_left_open_where_none_scores_higher():

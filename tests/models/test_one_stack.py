@@ -186,7 +186,7 @@ def test_a_vocabulary_without_padding_pads_beyond_itself():
     ("settings", "message"),
     [
         ({"num_encoder_layers": 0, "num_decoder_layers": 0}, "are both 0"),
-        ({"head": "words"}, "model.head=words reads an encoder alone"),
+        ({"head": "words"}, "model.head=words is of encoder-only models"),
         (DECODER | {"pad_id": 14}, "model.pad_id must be in the vocabulary, below 14"),
         (DECODER | {"bos_id": 13}, "model.bos_id must be in the vocabulary, below 13"),
     ],

@@ -1,6 +1,7 @@
 """Runs of every objective get vocabularies, sizes and validation batches that fit."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,13 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import complete_config
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.ahead_of_time import largest_batch
-from jaxformer.training.introduction import _introduce_data
+from jaxformer.training.display import describe
+from jaxformer.training.introduction import _introduce_data, _introduce_schedule
+from jaxformer.training.loop import write_log
+from jaxformer.training.meter import Meter
+from jaxformer.training.progress import Progress
 from jaxformer.training.run import open_run, validation_batches
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
@@ -153,6 +159,23 @@ def test_one_label_is_no_class(tmp_path, names, kind):
         complete_config(run.config, one)
 
 
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_words_have_a_perplexity(names, kind):
+    """In the record and in what is shown of training; labels and numbers have none."""
+    parts = SimpleNamespace(
+        config=config_of(names, kind),
+        log=SimpleNamespace(write=lambda *_: None),
+        compilations=SimpleNamespace(read=dict),
+    )
+    ones = ("steps", "tokens", "loss", "nll", "gradient_norm", "learning_rate")
+    sums = {**dict.fromkeys(ones, 1.0), "skipped": 0.0, "source_tokens": 0.0}
+    progress = Progress(step=1, sums={**sums, "slots": 2.0})
+    entry = write_log(parts, progress, Meter(parts.config.model, 1))
+    words = kind in ("text", "masked", "documents")
+    assert ("train/perplexity" in entry) == words
+    assert ("ppl 2.72" in describe(entry)) == words
+
+
 def test_kinds_fit_objectives(names):
     masked = config_of(names, "masked")
     other = config_of_kind("text", names["text"])
@@ -175,6 +198,14 @@ def test_text_that_a_vocabulary_does_not_know_is_worth_a_warning(
     said: list[str] = []
     _introduce_data(Said(said), run, data)
     assert any("tokens are unknown to the" in line for line in said) == warns
+
+
+@pytest.mark.parametrize(("warmup", "warns"), [(13, True), (12, False)])
+def test_a_warm_up_that_does_not_end_is_worth_a_warning(warmup, warns):
+    said: list[str] = []
+    training = TrainingConfig(steps=12, warmup_steps=warmup)
+    _introduce_schedule(Said(said), training)
+    assert any("never reaches its peak" in line for line in said) == warns
 
 
 class Said:
