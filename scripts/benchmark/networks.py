@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,7 +41,15 @@ from jaxformer.runs import config as configuration
 from jaxformer.training.run import open_run, validation_batches
 from jaxformer.visualization import style
 from quality_systems import load_test, translate_test
-from turns import add_numbers, describe_machine, format_table, make_parser
+from turns import (
+    add_numbers,
+    add_workdir,
+    describe_machine,
+    format_table,
+    make_parser,
+    run,
+    tell,
+)
 
 CONFIGS = {
     "bahdanau": "recurrent:bahdanau",
@@ -171,13 +178,7 @@ def main() -> None:
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """Parse the command line into options and keys of the configurations."""
     parser = make_parser(__doc__)
-    parser.add_argument(
-        "--workdir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="where the results go",
-    )
+    add_workdir(parser)
     parser.add_argument(
         "--minutes",
         required=True,
@@ -231,13 +232,5 @@ def draw(points: Sequence[Point], picture: Path) -> Path:
     return style.save(figure, picture)
 
 
-def tell(text: str) -> None:
-    """Report progress on standard error."""
-    print(text, file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run(main)

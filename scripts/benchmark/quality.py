@@ -56,7 +56,7 @@ from quality_systems import (
     train_in_turns,
     translate_test,
 )
-from turns import describe_machine, make_parser
+from turns import add_workdir, describe_machine, make_parser, tell
 
 
 def main() -> None:
@@ -68,13 +68,7 @@ def main() -> None:
         metavar="FILE",
         help="a Python file with get_config()",
     )
-    parser.add_argument(
-        "--workdir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="where the results go",
-    )
+    add_workdir(parser)
     options, overrides = parser.parse_known_args()
     # Where PyTorch's model is, also on a machine with GPUs.
     jax.config.update("jax_platforms", "cpu")
@@ -193,11 +187,6 @@ def write(file: TextIO, record: dict[str, Any]) -> None:
     """Write a line, and flush it."""
     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     file.flush()
-
-
-def tell(text: str) -> None:
-    """Report progress on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import dataclasses
 import importlib.util
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -242,14 +241,14 @@ def measure(
         processes: dict[str, Process] = {}
         first_starts: dict[str, float] = {}
         for system in systems:
-            tell(f"{system} starts twice, first with nothing compiled")
+            turns.tell(f"{system} starts twice, first with nothing compiled")
             begin = {"system": system, "task": dataclasses.asdict(task), "steps": steps}
             cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / system)}
             given = system, __file__, begin, {**_ENVIRONMENT, **cache}
             with Process(*given) as first:
                 first_starts[system] = first.startup_seconds
             processes[system] = stack.enter_context(Process(*given))
-        answers = turns.take_turns(processes, requests, repeats, tell)
+        answers = turns.take_turns(processes, requests, repeats, turns.tell)
     return [
         {
             "system": system,
@@ -323,11 +322,6 @@ def begin(request: Message) -> Callable[[Message], Message]:
         }
 
     return answer
-
-
-def tell(text: str) -> None:
-    """Report progress on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
