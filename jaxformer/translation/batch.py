@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,10 @@ from jaxformer.translation.models import Models
 
 if TYPE_CHECKING:
     from jaxformer.translation.shortlist import Shortlist
+
+
+Search: TypeAlias = Callable[[Models, BatchInput, SearchRules], SearchResult]
+"""Searches a batch, as :func:`~jaxformer.translation.compiled.search` does."""
 
 
 class Sentence(NamedTuple):
@@ -157,6 +161,7 @@ def search_batch(
     given: int = 0,
     shortlist: Shortlist | None = None,
     shape: Shape | None = None,
+    run: Search = search,
 ) -> SearchResult:
     """Search the translations of sentences in one batch.
 
@@ -173,6 +178,7 @@ def search_batch(
         shortlist: of the target tokens; None: the whole vocabulary.
         shape: that holds the sentences, of which there may be none; None: the smallest
             of few.
+        run: searches a batch.
     """
     config, positions = models.models[0].config, models.positions
     shape = shape or _fit(models, sentences, decoding, n_best, forced)
@@ -205,7 +211,7 @@ def search_batch(
     source_width = 0 if alone else width
     length = min(source_width + decoding.max_extra_length, positions)
     rules = make_rules(decoding, limits, constraints, length, n_best, config, eos_id)
-    found = jax.device_get(search(models, batch, rules))
+    found = jax.device_get(run(models, batch, rules))
     if batch.tokens is None:
         return found
     return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])

@@ -16,7 +16,7 @@ from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
 from jaxformer.translation.models import SENTENCES, Models, reduce_vocabulary
-from jaxformer.typing import Array, Bool, Float, Int, PyTree
+from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
 # Each halving compiles one more loop, which small batches do not repay.
 _HALVINGS, _WORTH_HALVING = 2, 16
@@ -120,13 +120,7 @@ def search_shard(
     if rules.sampling is not None:
         from jaxformer.search.single import sample_search
 
-        base = jax.random.key(batch.seed)
-        keys = jax.vmap(
-            lambda place: jax.random.fold_in(
-                jax.random.fold_in(base, place[0]), place[1]
-            )
-        )(batch.places)
-        found = sample_search(step, cache, rules, keys)
+        found = sample_search(step, cache, rules, sentence_keys(batch))
     elif rules.beam_size == 1:
         from jaxformer.search.single import greedy_search
 
@@ -136,6 +130,14 @@ def search_shard(
 
         found = beam_search(step, cache, rules, halvings=halvings)
     return found._replace(iterations=found.iterations[None])
+
+
+def sentence_keys(batch: BatchInput) -> Key:
+    """Return the key of each sentence, which its samples depend on, [B]."""
+    base = jax.random.key(batch.seed)
+    return jax.vmap(
+        lambda place: jax.random.fold_in(jax.random.fold_in(base, place[0]), place[1])
+    )(batch.places)
 
 
 def _start(

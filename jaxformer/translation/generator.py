@@ -13,11 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.frame import TEXT, Template
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.search.config import ADDED_TOKENS, DecodingConfig
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import RowState, draw, most_probable, row_init, row_step
+from jaxformer.search.rules import SearchResult, SearchRules
+from jaxformer.search.single import (
+    RowState,
+    draw,
+    most_probable,
+    row_finish,
+    row_init,
+    row_step,
+)
 from jaxformer.translation.added_text import AddedText, cut, find_held
 from jaxformer.translation.batch import (
     Sentence,
@@ -30,9 +38,11 @@ from jaxformer.translation.batch import (
     search_batch,
 )
 from jaxformer.translation.codec import line_error
+from jaxformer.translation.compiled import BatchInput, search, sentence_keys
+from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_results
 from jaxformer.translation.translator import Translator
-from jaxformer.typing import PyTree
+from jaxformer.typing import Array, Int, PyTree
 
 # Tokens of a batch of prompts, padding included.
 _TOKENS = 8192
@@ -45,8 +55,9 @@ class Continuation(NamedTuple):
         text: what is added to the prompt, as :meth:`Generator.shown`, up to the first
             stop string.
         score: by which continuations are ranked.
-        log_probability: of the tokens, also of those after a stop string, in nats.
-        tokens: their number.
+        log_probability: of the tokens, in nats.
+        tokens: their number, with those of a stop string and, of a beam or on several
+            devices, those after it.
         finished: whether it ended by itself: by the end of the text or a stop string,
             not because tokens or positions ran out.
     """
@@ -109,8 +120,8 @@ class Generator:
         Args:
             prompts: texts; an empty one begins a new text.
             most: tokens that are added at most, as far as the model has positions.
-            stop: strings that end a continuation and are not part of it. The search
-                does not end there, only :meth:`stream` does.
+            stop: strings that end a continuation and are not part of it. On one device
+                greedy search and sampling end there too, in steps as :meth:`stream`.
             n_best: continuations of each prompt.
             decoding: how to search; None: as the run says.
 
@@ -124,7 +135,12 @@ class Generator:
         models = self._translator.prepare(decoding.precision)
         found: list[list[Continuation]] = [[] for _ in prompts]
         sizes = decoding.batch_size, _TOKENS, self._config.max_length
+        rows = decoding.sample or decoding.beam_size == 1
         for chosen, _ in batches([*map(len, encoded)], *sizes):
+            run = search
+            if stop and rows and models.mesh is None:
+                own = self._vocabulary, [encoded[index] for index in chosen], stop
+                run = functools.partial(_search_to_stop, *own)
             result = search_batch(
                 models,
                 [Sentence(encoded[index], 0, (index, 0)) for index in chosen],
@@ -132,6 +148,7 @@ class Generator:
                 eos_id=self._eos_id,
                 n_best=n_best,
                 banned=self._banned(decoding),
+                run=run,
             )
             for row, index in enumerate(chosen):
                 for rank in np.flatnonzero(np.isfinite(result.scores[row])):
@@ -211,13 +228,13 @@ class Generator:
             config,
             self._eos_id,
         )
-        prompt = jnp.asarray(pad([ids], 1, width, config.pad_id))
-        key = jax.random.key(jnp.uint32(decoding.seed))
-        model, params = cast(LanguageModel, models.models[0]), models.params[0]
-        state = _begin(model, params, prompt, rules)
-        for place in range(1, most + 1):
-            state = _advance(model, params, rules, key, state)
-            read = state.tokens[0, place], state.done[0], state.lengths[0]
+        source: Any = pad([ids], 1, width, config.pad_id)
+        places: Any = np.zeros((1, 2), np.int32)
+        batch = BatchInput(source, places, jnp.uint32(decoding.seed))
+        state = _begin(*_only(models), batch, rules)
+        for _ in range(most):
+            state, tokens = _advance(*_only(models), batch, rules, state)
+            read = tokens[0], state.done[0], state.lengths[0]
             token, done, length = jax.device_get(read)
             if token == self._eos_id or (done and not length):
                 return
@@ -266,23 +283,57 @@ class Generator:
         return ban(decoding, [], self._vocabulary, columns, surplus=True)
 
 
+def _search_to_stop(
+    vocabulary: Vocabulary,
+    prompts: Sequence[list[int]],
+    stop: Sequence[str],
+    models: Models,
+    batch: BatchInput,
+    rules: SearchRules,
+) -> SearchResult:
+    """Search as :func:`~jaxformer.translation.compiled.search` does, a token at a time,
+    and end each row at its first stop string.
+    """
+    added = [AddedText(vocabulary, x) for x in prompts for _ in range(rules.beam_size)]
+    texts, longest = [""] * len(added), max(map(len, stop))
+    state, done = _begin(*_only(models), batch, rules), np.zeros(1, bool)
+    while not done.all():
+        state, last = _advance(*_only(models), batch, rules, state)
+        tokens, done = map(np.array, jax.device_get((last, state.done)))
+        for row in np.flatnonzero(~done):
+            text, done[row] = cut(texts[row] + added[row].add(int(tokens[row])), stop)
+            texts[row] = text[-longest:]
+        state = state._replace(done=jnp.asarray(done))
+    return _finish(rules, state)
+
+
+def _only(models: Models) -> tuple[LanguageModel, PyTree]:
+    """Return the one model and its parameters."""
+    return cast(LanguageModel, models.models[0]), models.params[0]
+
+
+_finish = jax.jit(row_finish)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _begin(
-    model: LanguageModel, params: PyTree, prompt: jax.Array, rules: SearchRules
+    model: LanguageModel, params: PyTree, batch: BatchInput, rules: SearchRules
 ) -> RowState:
-    memory: Any = model.apply({"params": params}, prompt, method="start")
-    cache = model.empty_cache(memory, 1, rules.length)
-    return row_init(rules, (cache, memory))
+    memory: Any = model.apply({"params": params}, batch.source, method="start")
+    rows = batch.source.shape[0] * rules.beam_size
+    return row_init(rules, (model.empty_cache(memory, rows, rules.length), memory))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
 def _advance(
     model: LanguageModel,
     params: PyTree,
+    batch: BatchInput,
     rules: SearchRules,
-    key: jax.Array,
     state: RowState,
-) -> RowState:
+) -> tuple[RowState, Int[Array, " N"]]:
+    """Extend each row by a token; return the tokens too."""
+
     def step(tokens: jax.Array, own: PyTree) -> tuple[jax.Array, PyTree]:
         cache, memory = own
         found = model.apply({"params": params}, tokens, cache, memory, method="step")
@@ -291,7 +342,6 @@ def _advance(
 
     choose = most_probable
     if rules.sampling is not None:
-        # As search_batch draws the first sample of the first sentence.
-        folded = jax.random.fold_in(jax.random.fold_in(key, 0), 0)
-        choose = draw(rules.sampling, folded[None], 1)
-    return row_step(rules, step, choose, state)
+        choose = draw(rules.sampling, sentence_keys(batch), rules.beam_size)
+    state = row_step(rules, step, choose, state)
+    return state, state.tokens[:, state.position]

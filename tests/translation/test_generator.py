@@ -220,6 +220,40 @@ def test_a_stop_string_ends_a_continuation_and_is_no_part_of_it(made):
     assert cut("a b", ["x"]) == ("a b", False)
 
 
+@pytest.mark.parametrize("settings", [{}, {"sample": True, "seed": 3}])
+def test_a_batch_ends_when_each_row_has_its_stop_string(made, settings, monkeypatch):
+    """Its texts are those of the whole search, cut, and its tokens and probabilities
+    those up to the stop string.
+    """
+    decoding = DecodingConfig(**{"beam_size": 1} | settings)
+    samples = 2 if settings else 1
+    options = {"most": 12, "decoding": decoding, "n_best": samples}
+
+    def flat(**more):
+        found = made[0].generate(PROMPTS, **{**options, **more})
+        return [own for each in found for own in each]
+
+    whole = flat()
+    stop = sorted({own.text[2:4] for own in whole if len(own.text) > 3})
+    advance, steps = generator_module._advance, []
+
+    def count(*arguments):
+        steps.append(arguments)
+        return advance(*arguments)
+
+    monkeypatch.setattr(generator_module, "_advance", count)
+    found = flat(stop=stop)
+    last = max(own.tokens for own in found)
+    assert len(steps) == last < 12
+    for own, cut_off, all_ in zip(found, flat(most=last), whole, strict=True):
+        text, stopped = cut(all_.text, stop)
+        assert (own.text, own.finished) == (text, stopped or all_.finished)
+        assert own.tokens < all_.tokens or not stopped
+        if own.tokens == last:
+            probability = pytest.approx(cut_off.log_probability, rel=1e-4)
+            assert own.log_probability == probability
+
+
 def test_the_stop_string_that_is_complete_first_ends_a_continuation():
     """So a stream, which cannot know what follows, ends where the whole text does."""
     stop = ["abcd", "bc", "abc"]
