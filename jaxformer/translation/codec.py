@@ -151,7 +151,7 @@ class Codec:
 
     def _complete(self, ids: list[int]) -> list[int]:
         frame = self.frame
-        return [*frame.source_before, *ids, *frame.source_after] if ids else []
+        return frame.row(ids) if ids else []
 
     def _cut(
         self, space: str, text: str, ids: list[int], room: int | None

@@ -190,7 +190,7 @@ def reduce_vocabulary(
     reduced = dataclasses.replace(
         config,
         vocabulary_size=tokens.shape[0],
-        source_vocabulary_size=config.source_vocabulary_size or config.vocabulary_size,
+        source_vocabulary_size=config.text_vocabulary_size,
         tied_embeddings="none" if tied == "none" else "target",
         # A step reads neither.
         pad_id=0,
