@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 import unicodedata
@@ -10,14 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from jaxformer.serving.layout import space_between
-from jaxformer.serving.placing import Element, link_words, place
+from jaxformer.serving.placing import Element, link_words, order_tags, place
 from jaxformer.translation.results import Alignment
 
-# Characters that stand for objects in a text.
-OBJECTS = [chr(code) for code in range(0xE000, 0xF900)]
-# Characters without width, which split words of a vocabulary.
-_INVISIBLE = "\u200b\u00ad\ufeff"
-_PIECE = re.compile(r"&#?\w+;?|\s+|.", re.DOTALL)
 _WORD = re.compile(r"\S+")
 
 
@@ -67,14 +63,19 @@ class Link(NamedTuple):
     """Whether both are the same text."""
 
 
-class Gap(NamedTuple):
-    """What is between two units."""
+@dataclasses.dataclass
+class Gap:
+    """What is between two units.
 
-    tags: list[tuple[bool, int]]
-    """In order: whether it is a start tag, and the number of the element."""
-    raw: str = ""
+    Attributes:
+        tags: in order: whether it is a start tag, and the number of the element.
+        raw: the source.
+        space: whether the text has a space here.
+    """
+
+    tags: list[tuple[bool, int]] = dataclasses.field(default_factory=list)
+    raw: list[str] = dataclasses.field(default_factory=list)
     space: bool = False
-    """Whether the text has a space here."""
 
 
 class Block:
@@ -82,7 +83,8 @@ class Block:
 
     Attributes:
         text: on one line, without tags. Objects that are copied, such as ``code``, are
-            characters of ``OBJECTS``, each another one.
+            private characters of Unicode, each another one.
+        objects: the source of each object, by its character.
     """
 
     def __init__(self, entries: Sequence[Entry], objects: dict[str, str]) -> None:
@@ -90,7 +92,7 @@ class Block:
         characters = [entry for entry in entries if entry.text]
         self.text = "".join(entry.text for entry in characters)
         self._raw = [entry.raw for entry in characters]
-        self._objects = objects
+        self.objects = objects
         breaks, length = set(), 0
         for entry in entries:
             length += bool(entry.text)
@@ -103,7 +105,7 @@ class Block:
         ]
         self._starts = [unit.start for unit in self._units]
         self._elements: list[Element] = []
-        self._gaps = [Gap([]) for _ in range(len(self._units) + 1)]
+        self._gaps = [Gap() for _ in range(len(self._units) + 1)]
         self._read_tags(entries)
         self._depths = [0] * len(self._units)
         depth = 0
@@ -143,9 +145,8 @@ class Block:
                     numbers[entry.element] = number
                     parents.append(number)
             spaced = spaced or entry.kind == "space"
-            self._gaps[index] = Gap(
-                gap.tags, gap.raw + entry.raw, gap.space or entry.text == " "
-            )
+            gap.raw.append(entry.raw)
+            gap.space = gap.space or entry.text == " "
 
     def render(self, parts: Sequence[Part]) -> str:
         """Return the source of the block with its sentences translated.
@@ -156,7 +157,7 @@ class Block:
         text, links = self._translate(parts)
         ranges = place(self._elements, [link.unit for link in links])
         tags = order_tags(self._elements, ranges, len(links))
-        missing, pieces, stop = dict(self._objects), [], 0
+        missing, pieces, stop = dict(self.objects), [], 0
         for number, link in enumerate(links):
             left = links[number - 1].unit if number else -1
             space = text[stop : link.start]
@@ -165,7 +166,7 @@ class Block:
             stop = link.stop
         end = self._gaps[-1]
         same = links and end.tags == tags[-1]
-        pieces.append(end.raw if same else self._write_tags(tags[-1], "", ranges))
+        pieces += end.raw if same else [self._write_tags(tags[-1], "", ranges)]
         # Objects that a translation has lost.
         return "".join((*pieces, *(" " + raw for raw in missing.values())))
 
@@ -260,7 +261,7 @@ class Block:
         if index is not None and (left == -1 or left == index - 1):
             source = self._gaps[index]
             if source.tags == tags and source.space == bool(space):
-                return source.raw
+                return "".join(source.raw)
         return self._write_tags(tags, space, ranges)
 
     def _write_tags(
@@ -296,7 +297,7 @@ class Block:
         """
         start = 0 if link.unit is None else self._units[link.unit].start
         for number, character in enumerate(text[link.start : link.stop], start):
-            if character in self._objects:
+            if character in self.objects:
                 yield missing.pop(character, "")
             elif link.copy and character != "<":
                 yield self._raw[number]
@@ -328,128 +329,3 @@ def divide_word(
 def _is_content(character: str) -> bool:
     """Return whether a character is of a word: a letter, a number, or an object."""
     return unicodedata.category(character)[0] in "LMNC"
-
-
-def order_tags(
-    elements: Sequence[Element], ranges: Sequence[tuple[int, int]], units: int
-) -> list[list[tuple[bool, int]]]:
-    """Return the tags before each unit of a translation, and those after the last.
-
-    Args:
-        elements: of a block.
-        ranges: the units of each.
-        units: their number.
-    """
-    tags: list[list[tuple[bool, int]]] = [[] for _ in range(units + 1)]
-    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
-    for number, element in enumerate(elements):
-        children[element.parent].append(number)
-    pending = [(True, number) for number in _backward(children[-1], ranges)]
-    while pending:
-        opens, number = pending.pop()
-        start, stop = ranges[number]
-        tags[start if opens else stop].append((opens, number))
-        if opens and not elements[number].void:
-            pending.append((False, number))
-            pending += [(True, child) for child in _backward(children[number], ranges)]
-    return tags
-
-
-def _backward(elements: Sequence[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return siblings in the order of the translation, the last first."""
-    return sorted(elements, key=lambda number: (*ranges[number], number), reverse=True)
-
-
-class BlockBuilder:
-    """Collect the source of a block."""
-
-    def __init__(self) -> None:
-        """Begin an empty block."""
-        self._entries: list[Entry] = []
-        self._objects: dict[str, str] = {}
-        self._open: dict[int, None] = {}
-        self._count = 0
-        self._begun: list[Entry] = []
-        self._spaced = True
-
-    def add_text(self, raw: str) -> None:
-        """Add source text; a run of white space is one space."""
-        for piece in _PIECE.findall(raw):
-            text = html.unescape(piece) if piece[0] == "&" else piece
-            if text.isspace():
-                self._add_space(piece)
-            elif text in _INVISIBLE:
-                self._entries.append(Entry("space", piece))
-            elif unicodedata.category(text[0]) == "Co":
-                self.add_object(piece)
-            else:
-                self._spaced = False
-                for number, character in enumerate(text):
-                    own = "" if number else piece
-                    self._entries.append(Entry("text", own, character))
-
-    def _add_space(self, raw: str) -> None:
-        self._entries.append(Entry("space", raw, "" if self._spaced else " "))
-        self._spaced = True
-
-    def add_object(self, raw: str) -> None:
-        """Add source that is copied, a character of the text."""
-        if len(self._objects) == len(OBJECTS):
-            self.add_void(raw)
-            return
-        character = OBJECTS[len(self._objects)]
-        self._objects[character] = raw
-        self._entries.append(Entry("text", raw, character))
-        self._spaced = False
-
-    def add_void(self, raw: str) -> None:
-        """Add an element without content, or a comment."""
-        self._entries.append(Entry("void", raw))
-
-    def open(self, raw: str) -> int:
-        """Add a start tag; return the number of its element."""
-        if self._entries and self._entries[-1].kind == "close" and not self._spaced:
-            self._add_space("")  # two links are two words
-        number = self._count
-        self._count += 1
-        self._open[number] = None
-        self._entries.append(Entry("open", raw, element=number))
-        return number
-
-    def close(self, number: int | None, raw: str) -> None:
-        """Add an end tag, whose element began in an earlier block if it has no number;
-        empty: the element ends without one.
-        """
-        if number is None:
-            number = self._count
-            self._count += 1
-            self._begun.append(Entry("open", "", element=number))
-        self._open.pop(number, None)
-        self._entries.append(Entry("close", raw, element=number))
-
-    def build(self) -> tuple[str, Block | None, str]:
-        """Return the source before the block, the block, and the source after it; None
-        if it has no letter, all of which is then before it.
-        """
-        entries = self._entries
-        letters = (entry.text.isalpha() for entry in entries if entry.kind == "text")
-        if not any(letters):
-            return "".join(entry.raw for entry in entries), None, ""
-        ends = [entry.kind != "space" for entry in entries]
-        first, last = ends.index(True), len(ends) - ends[::-1].index(True)
-        before = "".join(entry.raw for entry in entries[:first])
-        after = "".join(entry.raw for entry in entries[last:])
-        own = entries[first:last]
-        if self._spaced:
-            index = max(
-                index for index, entry in enumerate(own) if entry.kind == "text"
-            )
-            own[index + 1 :] = [entry._replace(text="") for entry in own[index + 1 :]]
-        unclosed = [
-            Entry("close", "", element=number) for number in reversed(self._open)
-        ]
-        return (
-            before,
-            Block([*self._begun[::-1], *own, *unclosed], self._objects),
-            after,
-        )

@@ -6,11 +6,13 @@ Python 3.11 takes 23 s for 20 kB of ``<a "``.
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from jaxformer.serving.blocks import Block, BlockBuilder, Part
+from jaxformer.serving.blocks import Block, Entry, Part
 
 
 def _names(text: str) -> frozenset[str]:
@@ -35,6 +37,15 @@ _COPIED = _names("acronym code dir kbd math samp svg var")
 _RAW = _names("script style xmp iframe noembed noframes plaintext")
 # Line breaks in these end a sentence.
 _LINES = _names("pre textarea")
+
+# Characters that stand for objects in a text.
+OBJECTS = [chr(code) for code in range(0xE000, 0xF900)]
+# Characters without width, which split words of a vocabulary.
+_INVISIBLE = "\u200b\u00ad\ufeff"
+# A character reference, white space, or another character.
+_PIECE = re.compile(
+    r"&(?:#[0-9]{1,8}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z]\w{0,31});?|\s+|.", re.DOTALL
+)
 
 _TOKEN = re.compile(
     r"<!--(?:>|->|.*?(?:--!?>|\Z))"
@@ -232,3 +243,98 @@ def _join_kept(tokens: Iterator[Token]) -> Iterator[Token]:
             yield Token("".join(parts), "kept", name)
     if depth:
         yield Token("".join(parts), "kept", name)
+
+
+class BlockBuilder:
+    """Collect the source of a block."""
+
+    def __init__(self) -> None:
+        """Begin an empty block."""
+        self._entries: list[Entry] = []
+        self._objects: dict[str, str] = {}
+        self._open: dict[int, None] = {}
+        self._count = 0
+        self._begun: list[Entry] = []
+        self._spaced = True
+
+    def add_text(self, raw: str) -> None:
+        """Add source text; a run of white space is one space."""
+        for piece in _PIECE.findall(raw):
+            text = html.unescape(piece) if piece[0] == "&" else piece
+            if text.isspace():
+                self._add_space(piece)
+            elif text in _INVISIBLE:
+                self._entries.append(Entry("space", piece))
+            elif unicodedata.category(text[0]) == "Co":
+                self.add_object(piece)
+            else:
+                self._spaced = False
+                for number, character in enumerate(text):
+                    own = "" if number else piece
+                    self._entries.append(Entry("text", own, character))
+
+    def _add_space(self, raw: str) -> None:
+        self._entries.append(Entry("space", raw, "" if self._spaced else " "))
+        self._spaced = True
+
+    def add_object(self, raw: str) -> None:
+        """Add source that is copied, a character of the text."""
+        if len(self._objects) == len(OBJECTS):
+            self.add_void(raw)
+            return
+        character = OBJECTS[len(self._objects)]
+        self._objects[character] = raw
+        self._entries.append(Entry("text", raw, character))
+        self._spaced = False
+
+    def add_void(self, raw: str) -> None:
+        """Add an element without content, or a comment."""
+        self._entries.append(Entry("void", raw))
+
+    def open(self, raw: str) -> int:
+        """Add a start tag; return the number of its element."""
+        if self._entries and self._entries[-1].kind == "close" and not self._spaced:
+            self._add_space("")  # two links are two words
+        number = self._count
+        self._count += 1
+        self._open[number] = None
+        self._entries.append(Entry("open", raw, element=number))
+        return number
+
+    def close(self, number: int | None, raw: str) -> None:
+        """Add an end tag, whose element began in an earlier block if it has no number;
+        empty: the element ends without one.
+        """
+        if number is None:
+            number = self._count
+            self._count += 1
+            self._begun.append(Entry("open", "", element=number))
+        self._open.pop(number, None)
+        self._entries.append(Entry("close", raw, element=number))
+
+    def build(self) -> tuple[str, Block | None, str]:
+        """Return the source before the block, the block, and the source after it; None
+        if it has no letter, all of which is then before it.
+        """
+        entries = self._entries
+        letters = (entry.text.isalpha() for entry in entries if entry.kind == "text")
+        if not any(letters):
+            return "".join(entry.raw for entry in entries), None, ""
+        ends = [entry.kind != "space" for entry in entries]
+        first, last = ends.index(True), len(ends) - ends[::-1].index(True)
+        before = "".join(entry.raw for entry in entries[:first])
+        after = "".join(entry.raw for entry in entries[last:])
+        own = entries[first:last]
+        if self._spaced:
+            index = max(
+                index for index, entry in enumerate(own) if entry.kind == "text"
+            )
+            own[index + 1 :] = [entry._replace(text="") for entry in own[index + 1 :]]
+        unclosed = [
+            Entry("close", "", element=number) for number in reversed(self._open)
+        ]
+        return (
+            before,
+            Block([*self._begun[::-1], *own, *unclosed], self._objects),
+            after,
+        )

@@ -11,6 +11,8 @@ import numpy as np
 
 from jaxformer.translation.results import Alignment
 
+# Elements deeper than that are empty: each level takes time.
+_DEEPEST = 100
 # Of attention that is divided by.
 _TINY = np.float32(1e-9)
 
@@ -129,27 +131,46 @@ def place(
     linked = [0]
     for link in links:
         linked.append(linked[-1] + (link is not None))
-    pending = [(-1, 0, len(links))]
+    pending = [(-1, 0, len(links), 0)]
     while pending:
-        number, start, stop = pending.pop()
-        if not children[number]:
-            continue
+        number, start, stop, depth = pending.pop()
         own = children[number]
-        for child, span in _divide(elements, own, links, linked, start, stop).items():
+        if not own:
+            continue
+        if depth and _is_all(elements, number, own):
+            spans = {own[0]: (start, stop)}
+        else:
+            known = linked if depth < _DEEPEST else None
+            spans = _divide(elements, own, links, known, start, stop)
+        for child, span in spans.items():
             ranges[child] = span
-            pending.append((child, *span))
+            pending.append((child, *span, depth + 1))
     return ranges
+
+
+def _is_all(elements: Sequence[Element], number: int, children: Sequence[int]) -> bool:
+    """Return whether an element with both tags has nothing but one of the same kind."""
+    own, child = elements[number], elements[children[0]]
+    whole = own.start and own.end and child.start and child.end
+    extent = child.last - child.first == own.last - own.first > 0
+    return len(children) == 1 and bool(whole) and extent
 
 
 def _divide(
     elements: Sequence[Element],
     children: Sequence[int],
     links: Sequence[int | None],
-    linked: Sequence[int],
+    linked: Sequence[int] | None,
     start: int,
     stop: int,
 ) -> dict[int, tuple[int, int]]:
-    """Return the ranges of the children of an element, which has ``start:stop``."""
+    """Return the ranges of the children of an element, which has ``start:stop``; all
+    empty if it is too deep (no ``linked``).
+    """
+    if linked is None:
+        spans: dict[int, tuple[int, int]] = {}
+        _place_empty(elements, children, links, spans, start, stop)
+        return spans
     filled = [child for child in children if _filled(elements[child])]
     firsts = [elements[child].first for child in filled]
     groups: dict[int, list[int]] = {}
@@ -203,19 +224,23 @@ def separate(groups: dict[int, list[int]]) -> dict[int, list[int]]:
     ):
         while units and done and done[-1][1][-1] > units[0]:
             before, left = done.pop()
-            cut = max(
-                (*left, *units),
-                key=lambda cut: (
-                    bisect.bisect_left(left, cut) - bisect.bisect_left(units, cut)
-                ),
+            # how many of the units go to the left sibling's side, and are lost
+            lost = max(
+                range(len(units) + 1),
+                key=lambda lost: _count_below(left, units, lost) - lost,
             )
-            left = left[: bisect.bisect_left(left, cut)]
-            units = units[bisect.bisect_left(units, cut) :]
+            left = left[: _count_below(left, units, lost)]
+            units = units[lost:]
             if left:
                 done.append((before, left))
         if units:
             done.append((child, units))
     return dict(done)
+
+
+def _count_below(left: list[int], units: list[int], lost: int) -> int:
+    """Return how many of the left units come before the first unit that is kept."""
+    return bisect.bisect_left(left, units[lost]) if lost < len(units) else len(left)
 
 
 def _extend(
@@ -266,3 +291,33 @@ def _place_empty(
             begin, end, sibling = occupied[index]
             place = end if sibling < child else begin
         spans[child] = place, place
+
+
+def order_tags(
+    elements: Sequence[Element], ranges: Sequence[tuple[int, int]], units: int
+) -> list[list[tuple[bool, int]]]:
+    """Return the tags before each unit of a translation, and those after the last.
+
+    Args:
+        elements: of a block.
+        ranges: the units of each.
+        units: their number.
+    """
+    tags: list[list[tuple[bool, int]]] = [[] for _ in range(units + 1)]
+    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
+    for number, element in enumerate(elements):
+        children[element.parent].append(number)
+    pending = [(True, number) for number in _backward(children[-1], ranges)]
+    while pending:
+        opens, number = pending.pop()
+        start, stop = ranges[number]
+        tags[start if opens else stop].append((opens, number))
+        if opens and not elements[number].void:
+            pending.append((False, number))
+            pending += [(True, child) for child in _backward(children[number], ranges)]
+    return tags
+
+
+def _backward(elements: Sequence[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Return siblings in the order of the translation, the last first."""
+    return sorted(elements, key=lambda number: (*ranges[number], number), reverse=True)

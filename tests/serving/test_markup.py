@@ -198,6 +198,9 @@ def test_any_text_is_accepted_and_all_of_it_is_kept(html):
         "<p translate=no>" * 10_000,
         "<img>a " * 5000,
         "<b>a</b> " * 5000,
+        "<b>" * 80_000 + "a" + "</b>" * 80_000,
+        f"a&#{'9' * 5000};b &#x{'f' * 5000};",
+        f"&{'a' * 50_000};",
     ],
     ids=lambda html: html[:12],
 )
@@ -207,6 +210,16 @@ def test_deep_and_broken_html_takes_no_more_than_its_length(html):
     sentences = [[Part(0, len(each.text), each.text)] for each in markup.blocks]
     assert markup.render(sentences).replace("&lt;", "<") == html
     assert time.process_time() - begin < 5
+
+
+def test_elements_within_more_than_a_hundred_others_are_empty():
+    html = "<b>a " * 5000 + "</b>" * 5000
+    (block,) = parse(html).blocks
+    begin = time.process_time()
+    found = block.render([Part(0, len(block.text), block.text)])
+    assert time.process_time() - begin < 5
+    assert tags(found) == tags(html)
+    assert found.startswith("<b>a " * 100)
 
 
 # --- the rules, one by one
