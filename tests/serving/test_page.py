@@ -343,6 +343,23 @@ def test_words_without_spaces_are_linked_by_their_tokens(page):
     assert page.texts(".sure1[role=button]") == ["喝"]
 
 
+def test_right_to_left_text(page):
+    """Marks lie where the words are, and the arrow keys go where they point."""
+    page.translate("افتح الملف من فضلك.")
+    edges = (
+        "return [...document.querySelectorAll(arguments[0])]"
+        ".map(each => each.getBoundingClientRect().right)"
+    )
+    (pane,) = page.script(edges, "#text")
+    for words in ("#mirror span", "#output [role=button]"):
+        right = page.script(edges, words)
+        assert right == sorted(right, reverse=True)
+    assert pane - page.script(edges, "#mirror span")[0] < 25  # the padding
+    page.script("arguments[0].focus()", page.words()[0])
+    page.press("ARROW_LEFT")
+    assert page.linked() == (["الملف"], ["الملف"])
+
+
 def test_confidence_is_shown_by_patterns(page):
     """Words under 80, 50 and 20 % have underlines of different shapes, and their
     probability in words.

@@ -282,7 +282,7 @@ function fillOthers(alternatives) {
   alternatives.forEach((each, number) => {
     const option = add(list, "div", undefined, {role: "option", id: `option-${number}`,
       "aria-selected": String(each.word === word)});
-    add(option, "b", each.word, {lang: output.lang});
+    add(option, "b", each.word, {lang: output.lang, dir: "auto"});
     addBar(option, each.probability);
     const end = prefixEnd(each);
     add(option, "span", each.text.slice(end).trim(), {class: "rest", lang: output.lang});

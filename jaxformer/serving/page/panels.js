@@ -40,7 +40,7 @@ function showCandidates(root, {sentence, pick}) {
     const button = add(add(list, "li"), "button", undefined, {
       "aria-pressed": String(rank === sentence.chosen), "aria-keyshortcuts": `Alt+${rank + 1}`});
     add(button, "small", rank + 1);
-    const text = add(button, "span", undefined, {lang: document.getElementById("output").lang});
+    const text = add(button, "span", undefined, {lang: byId("output").lang, dir: "auto"});
     for (const [piece, differs] of differences(hypothesis.text, best)) {
       if (differs) add(text, "mark", piece);
       else text.append(piece);
@@ -173,7 +173,7 @@ TABS.forEach((name, place) => {
   const tab = add(document.querySelector("[role=tablist]"), "button", name,
     {role: "tab", id: `tab-${name}`, "aria-controls": name});
   add(byId("details"), "div", undefined,
-    {role: "tabpanel", id: name, "aria-labelledby": tab.id});
+    {role: "tabpanel", id: name, "aria-labelledby": tab.id, tabindex: name === "Steps" ? 0 : -1});
   tab.onclick = () => open(name);
   tab.onkeydown = event => {
     const next = {ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: -1}[event.key];
