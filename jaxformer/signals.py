@@ -87,6 +87,19 @@ def noted(patience: float | None = None) -> Iterator[None]:
         _noted.clear()
 
 
+@contextlib.contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let a server handle the signals itself.
+
+    Outside the main thread, where Python allows no handlers, nothing changes.
+    """
+    before = _install(handler)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
 def check() -> None:
     """Raise KeyboardInterrupt if a signal was noted, also if an earlier
     KeyboardInterrupt was lost.

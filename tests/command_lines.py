@@ -25,10 +25,22 @@ from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig
 
 TOOLS = {
-    *("awk", "cat", "comet-score", "cd", "cp", "curl", "cut", "echo", "export"),
-    *("gcloud", "git", "grep", "gunzip", "head", "hf", "kill", "ls", "mkdir", "paste"),
-    *("printf", "sbatch", "sed", "seq", "shuf", "sort", "source", "ssh-add", "tail"),
-    *("tar", "tensorboard", "tr", "unzip", "wc", "wget", "zcat"),
+    *("awk", "cat", "comet-score", "cd", "cp", "curl", "cut", "docker", "echo"),
+    *(
+        "export",
+        "gcloud",
+        "git",
+        "grep",
+        "gunzip",
+        "head",
+        "hf",
+        "kill",
+        "ls",
+        "mkdir",
+        "paste",
+    ),
+    *("mkdir", "paste", "printf", "sbatch", "sed", "seq", "shuf", "sort", "source"),
+    *("ssh-add", "tail", "tar", "tensorboard", "tr", "unzip", "wc", "wget", "zcat"),
 }
 """Programs of others, whose arguments are theirs."""
 

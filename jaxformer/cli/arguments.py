@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import SAMPLING, DecodingConfig
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from jaxformer.translation.translator import Translator
 
 FORMATS = ("text", "jsonl")
@@ -162,13 +165,30 @@ def add_decoding(parser: argparse.ArgumentParser, *, source: bool = True) -> Non
         parser: of a command.
         source: whether the model has one; without, keys of sources are left out.
     """
-    for field in _flags():
+    words = {} if source else {"translation": "continuation", "sentences": "prompts"}
+    add_keys(parser, DecodingConfig, () if source else _OF_SOURCES, words)
+
+
+def add_keys(
+    parser: argparse.ArgumentParser,
+    section: type[DataclassInstance],
+    omitted: Collection[str] = (),
+    words: Mapping[str, str] | None = None,
+) -> None:
+    """Declare a flag for each key of a section that has a help text.
+
+    Args:
+        parser: of a command.
+        section: a dataclass of keys.
+        omitted: names of keys without a flag.
+        words: of the help texts, and what replaces them.
+    """
+    for field in _flags(section):
+        if field.name in omitted:
+            continue
         text = field.metadata["help"]
-        if not source:
-            if field.name in _OF_SOURCES:
-                continue
-            text = text.replace("translation", "continuation")
-            text = text.replace("sentences", "prompts")
+        for word, other in (words or {}).items():
+            text = text.replace(word, other)
         if field.type == "bool":
             kind: dict[str, Any] = {"action": "store_const", "const": True}
         else:
@@ -194,17 +214,38 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _flags() -> list[dataclasses.Field[Any]]:
-    fields = dataclasses.fields(DecodingConfig)
-    return [field for field in fields if field.metadata["help"]]
+def _flags(section: type[DataclassInstance]) -> list[dataclasses.Field[Any]]:
+    fields = dataclasses.fields(section)
+    return [field for field in fields if field.metadata.get("help")]
+
+
+def asked_keys(
+    options: argparse.Namespace, section: type[DataclassInstance]
+) -> dict[str, Any]:
+    """Return the keys of a section that the command line sets."""
+    given = vars(options)
+    asked = {field.name: given.get(field.name) for field in _flags(section)}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def asked_search(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of the section ``decoding`` that the command line sets."""
-    given = vars(options)
-    asked = {field.name: given.get(field.name) for field in _flags()}
-    asked["long_sources"] = "split" if given.get("split_long") else None
-    return {name: value for name, value in asked.items() if value is not None}
+    long = {"long_sources": "split"} if vars(options).get("split_long") else {}
+    return asked_keys(options, DecodingConfig) | long
+
+
+@contextlib.contextmanager
+def naming_flags(section: str) -> Iterator[None]:
+    """Name the flag in an error of a section: a reader knows the flag, not the key that
+    it sets.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise UsageError(str(error).replace(f"{section}.", "--")) from None
 
 
 def choose_search(
@@ -221,11 +262,8 @@ def choose_search(
         raise UsageError(
             f"--{needless[0]} is for drawing at random: add --sample, or leave it out"
         )
-    try:
+    with naming_flags("decoding"):
         return dataclasses.replace(decoding, **asked)
-    except InputError as error:
-        # a reader knows the flag, not the key that it sets
-        raise UsageError(str(error).replace("decoding.", "--")) from None
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:

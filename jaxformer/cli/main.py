@@ -34,6 +34,7 @@ COMMANDS = {
         "learn which target tokens each source token needs, for a quicker search"
     ),
     "translate": "translate text, one sentence a line",
+    "serve": "translate over HTTP, for programs and on a page",
     "generate": "continue texts by a language model",
     "predict": "label, tag or measure texts, answer, or fill in a masked word",
     "evaluate": "score a run on a test set: by BLEU and chrF, or by its objective",
@@ -267,7 +268,8 @@ def _run(options: argparse.Namespace, patience: float | None) -> int | None:
     """Run a command. Of those that save, an interrupted one says how it continues."""
     saves = options.command in ("train", "prepare")
     try:
-        with signals.noted(None if saves else patience):
+        drains = options.command == "serve"
+        with signals.noted(None if saves or drains else patience):
             try:
                 _open_runs(options)
                 return options.run(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from jaxformer.data.language_codes import short_code
@@ -60,6 +61,29 @@ def is_foreign(text: str, language: str) -> bool:
     if likeliest == language or probability < _LIKELY:
         return False
     return dict(_identifier().rank(text))[language] < _UNLIKELY
+
+
+def rank_languages(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
+    """Return the probabilities of a text's languages, the most probable first.
+
+    Args:
+        text: to identify.
+        languages: codes of those that it may be in, as
+            :mod:`jaxformer.data.language_codes` describes them. One that the model does
+            not know has the probability 0, unless it is the only one.
+
+    Raises:
+        InputError: py3langid is not installed.
+    """
+    known = dict(_identifier().rank(text))
+    names = [short_code(code) for code in languages]
+    found = [float(known.get(_OTHER_NAMES.get(name, name), 0.0)) for name in names]
+    total = sum(found)
+    if not total:  # nothing to tell them apart
+        found, total = [1.0] * len(found), len(found)
+    shares = [probability / total for probability in found]
+    ranked = zip(languages, shares, strict=True)
+    return sorted(ranked, key=lambda own: (-own[1], own[0]))
 
 
 @functools.cache

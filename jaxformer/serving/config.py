@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Sequence
 
-from jaxformer.errors import check_keys, key
+from jaxformer.errors import InputError, check_keys, key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +71,56 @@ class ServingConfig:
     def __post_init__(self) -> None:
         """Check the values."""
         check_keys("serving", self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where a server is, and for whom.
+
+    Attributes:
+        cors: origins whose pages may read answers, or ``*``.
+        allowed_host: names that clients may use.
+        trusted_proxy: addresses whose ``X-Forwarded-For`` is believed.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    host: str = key("127.0.0.1", flag="ADDRESS", help="to listen on")
+    port: int = key(
+        5000, least=0, most=65535, flag="N", help="to listen on (default 5000); 0: any"
+    )
+    root_path: str = key(
+        "", flag="PATH", help="of the server behind a proxy, such as /mt"
+    )
+    keys: str | None = key(
+        None,
+        flag="FILE",
+        help="clients need a key; each line is a name, a colon and the key's SHA-256",
+    )
+    glossary: str | None = key(
+        None,
+        flag="FILE",
+        help="terms that translations keep to; each line is a term, a tab and its"
+        " translation",
+    )
+    no_page: bool = key(False, help="no page, only the interfaces of programs")
+    log: str = key(
+        "json",
+        choices=("json", "off"),
+        flag="FORM",
+        help="json (default): a line for each request on standard error; off: none",
+    )
+    log_addresses: bool = key(False, help="a line of the log has its client's address")
+    cors: Sequence[str] = ()
+    allowed_host: Sequence[str] = ()
+    trusted_proxy: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_keys("serving", self)
+        if not re.fullmatch(r"(/[\w.~-]+)*", self.root_path):
+            raise InputError(
+                f"serving.root_path must be like /mt, not {self.root_path!r}: begin"
+                " with a slash, and end without one"
+            )

@@ -186,6 +186,7 @@ class Engine(Compiled):
         Raises:
             ServingError: 422, it is too long, or its prefix or a phrase cannot be
                 written.
+            ValueError: a search of this kind takes no prefix or no phrases.
         """
         begin, phrases = (prefix,) if prefix else (), tuple(required)
         if (begin and not kind.rich) or (phrases and not kind.required):

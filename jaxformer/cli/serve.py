@@ -1,0 +1,84 @@
+"""``jaxformer serve``."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxformer.cli.arguments import (
+    add_keys,
+    add_options,
+    asked_keys,
+    asked_search,
+    naming_flags,
+)
+from jaxformer.cli.main import run_directory
+from jaxformer.cli.output import say, write_output
+from jaxformer.errors import UsageError, require
+from jaxformer.search.config import DecodingConfig
+from jaxformer.serving.config import ServingConfig, Site
+
+EXAMPLE = """
+examples:
+  jaxformer serve --workdir=runs/quickstart
+  jaxformer serve --workdir=runs/ende --workdir=runs/deen --host=0.0.0.0 --keys=keys
+  curl http://127.0.0.1:5000/translate -d q="Insert a new table." -d source=en \\
+    -d target=de
+
+Standard output has "listening" and the URL at once, and "ready" with the pairs of
+languages when requests are answered; the page is at the URL. Standard error has the
+log, without texts. SIGTERM or Ctrl-C ends the server when the requests it has are
+answered, a second Ctrl-C at once; SIGHUP reads the runs again, as after more training.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    run = "directory of a trained run; may be repeated, once for each pair of languages"
+    which = "of each run: best (default), latest, a step, average or average/NAME"
+    add_options(add, ("workdir", run_directory, "DIR", run), repeated=True)
+    add_options(add, ("checkpoint", str, "WHICH", which))
+    add_keys(parser, Site)
+    add_options(
+        add,
+        ("cors", str, "ORIGIN", "whose pages may read answers, or *; may be repeated"),
+        ("allowed_host", str, "NAME", "a name that clients may use; may be repeated"),
+        ("trusted_proxy", str, "IP", "X-Forwarded-For of it is believed; repeatable"),
+        repeated=True,
+    )
+    add_keys(parser, ServingConfig)
+    add_keys(parser, DecodingConfig, ("batch_size",))
+    listed = "only tokens that jaxformer shortlist found likely for each sentence"
+    add("--shortlist", action="store_true", help=listed)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve."""
+    for package in ("starlette", "uvicorn", "python_multipart", "prometheus_client"):
+        require(package, "serve")
+    from jaxformer.serving.engine import Engine
+    from jaxformer.serving.server import serve
+
+    if not options.workdir:
+        raise UsageError("--workdir is missing: name the directory of a trained run")
+    with naming_flags("serving"):
+        names = {"cors", "allowed_host", "trusted_proxy"}
+        lists = {name: vars(options)[name] for name in names}
+        site = Site(**asked_keys(options, Site), **lists)
+        config = ServingConfig(**asked_keys(options, ServingConfig))
+    with naming_flags("decoding"):  # before a run is loaded
+        decoding = asked_search(options)
+        DecodingConfig(**decoding)
+
+    def load() -> list[Engine]:
+        how = {
+            "decoding": decoding,
+            "shortlist": options.shortlist,
+        }
+        which = options.checkpoint or "best"
+        return [
+            Engine.load(run, checkpoint=which, rows=config.rows, **how)
+            for run in options.workdir
+        ]
+
+    serve(load, config, site, show=lambda line: write_output(None, [line]), say=say)

@@ -1,0 +1,296 @@
+"""The HTTP server around the application: its socket, its limits, its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from jaxformer import signals
+from jaxformer.errors import InputError, first_line
+from jaxformer.files import describe
+from jaxformer.serving.access import Keys
+from jaxformer.serving.app import make_app
+from jaxformer.serving.config import ServingConfig, Site
+from jaxformer.serving.engine import Engine
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.guard import allowed_hosts
+from jaxformer.serving.log import Log
+from jaxformer.serving.service import Service
+from jaxformer.serving.terms import Glossary
+
+_KEEP_ALIVE = 5  # seconds
+
+
+def serve(
+    load: Callable[[], list[Engine]],
+    config: ServingConfig,
+    site: Site,
+    *,
+    show: Callable[[str], object],
+    say: Callable[[str], object],
+) -> None:
+    """Serve until a signal ends the process.
+
+    Args:
+        load: reads the runs.
+        config: of the limits.
+        site: of the server.
+        show: writes a line for programs: where the server listens, that it is ready.
+        say: writes a line for the operator.
+
+    Raises:
+        InputError: the port is taken, a run or the keys cannot be read, or two runs
+            translate the same pair.
+    """
+    begun = time.monotonic()
+    keys = Keys.load(site.keys) if site.keys else None
+    glossary = Glossary.load(site.glossary) if site.glossary else None
+    hosts = allowed_hosts(site.host, site.allowed_host)
+    with contextlib.closing(bind(site.host, site.port)) as bound:
+        service = Service(load(), config, glossary=glossary)
+        app = make_app(
+            service,
+            page=not site.no_page,
+            root_path=site.root_path,
+            keys=keys,
+            hosts=hosts,
+            origins=site.cors,
+            log=Log(sys.stderr, addresses=site.log_addresses)
+            if site.log == "json"
+            else None,
+        )
+        url = name_url(bound, site.root_path)
+        if keys is None and not allowed_hosts(site.host):
+            say(f"anybody who reaches {url} may use it: see --keys")
+
+        def announce() -> None:
+            seconds = time.monotonic() - begun
+            programs = f"{service.done} programs in {seconds:.0f} s"
+            show(f"ready {url} {service.describe()}, {programs}")
+            notify("READY=1")
+
+        show(f"listening {url}")
+        server = Server(app, service, site.trusted_proxy, announce=announce, say=say)
+        server.run_on(bound)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket of an address; port 0 is any that is free.
+
+    Raises:
+        InputError: there is no such address, or the port is taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            # Only one process may do this: another fails before it loads a run.
+            bound.listen()
+            stack.pop_all()
+    except (OSError, UnicodeError) as error:
+        reason = describe(error) if isinstance(error, OSError) else first_line(error)
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {reason}; choose another --port"
+            " (0: any) or --host"
+        ) from None
+    return bound
+
+
+def name_url(bound: socket.socket, root_path: str = "") -> str:
+    """Return the URL of a socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{root_path}"
+
+
+class Server(uvicorn.Server):
+    """Answers until a signal: SIGTERM and SIGINT end it in order, a second SIGINT at
+    once, and SIGHUP reads the runs again.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        service: Service,
+        proxies: Sequence[str] = (),
+        *,
+        announce: Callable[[], None],
+        say: Callable[[str], object],
+    ) -> None:
+        """Take an application and its service.
+
+        Args:
+            app: an ASGI application.
+            service: that it answers from.
+            proxies: addresses whose ``X-Forwarded-For`` is believed.
+            announce: called once the service is ready.
+            say: writes a line for the operator.
+        """
+        config = service.config
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_protocol(config),
+                ws="none",
+                loop="asyncio",
+                lifespan="on",
+                log_config=None,
+                log_level="critical",  # its errors may show texts
+                access_log=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=list(proxies),
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_graceful_shutdown=max(1, round(config.grace)),
+            )
+        )
+        self._service, self._drain = service, config.drain
+        self._announce: Callable[[], None] | None = announce
+        self._say = say
+        self._stop_at: float | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run_on(self, bound: socket.socket) -> None:
+        """Answer on a socket until a signal ends the server.
+
+        Raises:
+            BaseException: what ended the service before.
+        """
+        with signals.handled(self._handle):
+            self.run(sockets=[bound])
+        if self._service.error is not None:
+            raise self._service.error
+
+    def capture_signals(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Leave the handlers as they are, see :meth:`run_on`."""
+        self._loop = asyncio.get_running_loop()
+        return contextlib.nullcontext()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Announce that the service is ready; end when its time has come."""
+        service = self._service
+        if self._announce is not None and service.is_ready.is_set():
+            self._announce()
+            self._announce = None
+        if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            self.should_exit = True
+        if service.error is not None:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            signals.leave_terminal()
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._reload)
+            return
+        if self._stop_at is None:
+            self._service.state = "draining"
+            self._stop_at = time.monotonic() + self._drain
+            notify("STOPPING=1")
+        elif number == signal.SIGINT:
+            signals.end()
+
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.ensure_future(self._reload_all())
+
+    async def _reload_all(self) -> None:
+        try:
+            await self._service.reload()
+        except Exception as error:
+            self._say(f"reload failed, nothing has changed: {first_line(error)}")
+        else:
+            self._say(f"reloaded {self._service.describe()}")
+
+
+def _protocol(config: ServingConfig) -> type[H11Protocol]:
+    """Return uvicorn's protocol with limits: to the number of connections, and to the
+    time in which the head of a request arrives, for which uvicorn waits without end.
+    """
+
+    class Limited(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+        _is_refused = False
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._is_refused = len(self.connections) > config.connections
+            self._wait(1.0 if self._is_refused else config.body_timeout)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._is_refused:
+                self._refuse(
+                    503,
+                    "connections",
+                    f"the server has {config.connections:,} connections: try again"
+                    " later",
+                )
+                return
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop()
+            elif self._timer is None and not self.transport.is_closing():
+                self._wait(config.body_timeout)
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(400, "bad_request", "this is no HTTP request")
+
+        def _refuse(self, status: int, code: str, message: str) -> None:
+            error = ServingError(status, code, message).to_json()
+            body = json.dumps({"error": error}).encode()
+            phrase = HTTPStatus(status).phrase
+            head = (
+                f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n"
+                + "Retry-After: 1\r\n"
+                * (status == 503)
+            )
+            self.transport.write(head.encode() + b"\r\n" + body)
+            self.transport.close()
+
+        def _wait(self, seconds: float) -> None:
+            self._timer = self.loop.call_later(seconds, self.transport.close)
+
+        def _stop(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return Limited
+
+
+def notify(state: str) -> None:
+    """Tell systemd a state, such as ``READY=1``, if it has started the process."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address or not hasattr(socket, "AF_UNIX"):
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(state.encode(), address)
+    except OSError as error:
+        sys.stderr.write(f"jaxformer: warning: $NOTIFY_SOCKET: {describe(error)}\n")

@@ -1,0 +1,391 @@
+"""Texts to translations: what the routes of every protocol call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from jaxformer.data.language_codes import find_model_language
+from jaxformer.data.language_identification import rank_languages
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError
+from jaxformer.serving.batcher import Batch, Batcher, Job
+from jaxformer.serving.call import current
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.engine import Engine
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.jobs import Key, Run, Waiting, call_all
+from jaxformer.serving.languages import name_language
+from jaxformer.serving.metrics import Metrics, Served
+from jaxformer.serving.terms import Glossary
+from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
+from jaxformer.translation.results import Attention, PairScore
+
+Result = TypeVar("Result")
+
+_LONGEST_CODE = 35  # of a language, BCP 47
+
+
+class Language(NamedTuple):
+    """A language that texts may be in, and those that they are translated into."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+@dataclasses.dataclass
+class Times:
+    """How long a request took and waited, in seconds."""
+
+    seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+
+class Service:
+    """The engines of a server behind one queue and one worker thread.
+
+    Attributes:
+        engines: by their languages, source and target.
+        config: of the server.
+        state: ``warming`` until the first programs are compiled, then ``ready``;
+            ``draining`` once the server ends.
+        done: programs compiled, of ``programs``.
+        error: what ended the warm-up or the batches; None: nothing.
+        metrics: of the server.
+        count_requests: returns how many requests are being answered.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        config: ServingConfig,
+        *,
+        glossary: Glossary | None = None,
+    ) -> None:
+        """Take engines that have loaded their runs.
+
+        Args:
+            engines: one for each pair of languages.
+            config: of the server.
+            glossary: whose terms translations contain.
+
+        Raises:
+            InputError: two engines translate the same pair.
+        """
+        self.engines: dict[tuple[str, str], Engine] = {}
+        for engine in engines:
+            other = self.engines.setdefault(engine.languages, engine)
+            if other is not engine:
+                pair = "-".join(engine.languages)
+                raise InputError(
+                    f"{other.name} and {engine.name} both translate {pair}: serve one"
+                    " of them"
+                )
+        self.config = config
+        self.glossary = glossary
+        self.state: Literal["warming", "ready", "draining"] = "warming"
+        self.done = 0
+        self.error: BaseException | None = None
+        self.is_ready = asyncio.Event()
+        self._worker = ThreadPoolExecutor(1, "model")
+        self._reloading = asyncio.Lock()
+        self.batcher = Batcher(
+            self._search,
+            rows=self._rows,
+            capacity=config.queue,
+            observe=self._observe,
+        )
+        self.count_requests: Callable[[], float] = lambda: 0
+        self.metrics = Metrics(
+            waiting=lambda: self.batcher.waiting,
+            in_flight=lambda: self.count_requests(),
+        )
+        self._state_models()
+
+    @property
+    def programs(self) -> int:
+        """Number of programs that the warm-up compiles."""
+        return sum(engine.programs for engine in self.engines.values())
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Search what waits, and compile, until the block ends."""
+        tasks = [
+            asyncio.create_task(self._guarded(work))
+            for work in (self.batcher.serve, self._warm)
+        ]
+        try:
+            yield
+        finally:
+            self.state = "draining"
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _guarded(self, work: Callable[[], Any]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self.error = error
+
+    async def _warm(self) -> None:
+        """Compile what makes each engine ready, then the rest, between batches."""
+        warmed = [(engine, engine.warm()) for engine in self.engines.values()]
+        counts = [0] * len(warmed)
+        for needed in (True, False):
+            for number, (engine, steps) in enumerate(warmed):
+                while not needed or counts[number] < engine.needed:
+                    count: Any = await self._work(next, steps, None)
+                    if count is None:
+                        break
+                    counts[number] = count
+                    self.metrics.compiled("warmup")
+                    self.done = sum(counts)
+            if needed and self.state == "warming":
+                self.state = "ready"
+                self.is_ready.set()
+
+    async def _work(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker, call, *arguments)
+
+    def _rows(self, key: Any) -> int:
+        return 1 if key.kind is None else self.engines[key.pair].rows
+
+    def _observe(self, batch: Batch) -> None:
+        key: Any = batch.key
+        self.metrics.batch(key.name, batch)
+
+    async def _search(self, key: Any, jobs: Sequence[Waiting]) -> Sequence[Any]:
+        """Search a batch with the engine of this moment, which a reload replaces."""
+        begun, engine = time.monotonic(), self.engines[key.pair]
+        for job in jobs:
+            job.begun = begun
+        before = engine.compilations
+        if key.kind is None:
+            results = await self._work(call_all, engine, jobs)
+        else:
+            work = [job.work for job in jobs]
+            results = await self._work(engine.search, key.kind, work)
+        self.metrics.compiled("ready", engine.compilations - before)
+        return results
+
+    def engine(self, source: str, target: str) -> Engine:
+        """Return the engine of a pair of languages; an empty code is that of the only
+        one.
+
+        Raises:
+            ServingError: a language or the pair is unknown.
+        """
+        sources = {pair[0] for pair in self.engines}
+        found = _find_language("source", source, sources)
+        targets = {pair[1] for pair in self.engines}
+        if not target:
+            targets = {pair[1] for pair in self.engines if pair[0] == found}
+        pair = found, _find_language("target", target, targets)
+        if pair not in self.engines:
+            known = ", ".join(sorted("-".join(pair) for pair in self.engines))
+            raise ServingError(
+                400,
+                "unknown_pair",
+                f"nothing translates {pair[0]} to {pair[1]}: choose one of {known}",
+                field="target",
+                given=target,
+            )
+        return self.engines[pair]
+
+    def languages(self) -> list[Language]:
+        """List the languages of all texts and translations, by code."""
+        codes = sorted({code for pair in self.engines for code in pair})
+        return [
+            Language(
+                code,
+                name_language(code),
+                [target for source, target in self.engines if source == code],
+            )
+            for code in codes
+        ]
+
+    async def detect(self, text: str) -> list[tuple[str, float]]:
+        """Rank the languages of the server by the probability that a text is in them.
+
+        Raises:
+            ServingError: a package that this needs is not installed.
+        """
+        codes = [language.code for language in self.languages()]
+        try:
+            return await asyncio.to_thread(rank_languages, text, codes)
+        except InputError as error:
+            raise ServingError(501, "no_detector", str(error)) from None
+
+    async def translate(
+        self,
+        queries: Sequence[Query],
+        *,
+        sentence: Callable[[int, int, SentenceResult], None] | None = None,
+        begin: Callable[[list[Text]], None] | None = None,
+        times: Times | None = None,
+    ) -> list[Translated]:
+        """Translate the texts of a request.
+
+        Args:
+            queries: one for each text.
+            sentence: called with the numbers of a text and of its sentence, and the
+                result, as each is found.
+            begin: called with the texts, cut into sentences, before they are searched.
+            times: set to the times of the request.
+
+        Raises:
+            ServingError: a text is refused, or the server has no room or no time.
+        """
+        arrived = time.monotonic()
+        self._check_ready()
+        engines = [self.engine(query.source, query.target) for query in queries]
+        texts = await asyncio.to_thread(self._prepare, queries, engines)
+        call = current()
+        call.spend(sum(len(text.cuts) for text in texts))
+        if begin is not None:
+            begin(texts)
+        run = Run(texts, sentence)
+        end = arrived + self.config.timeout
+        await self._run(run, end)
+        queue_seconds = run.begun - arrived if run.jobs else 0.0
+        if run.lost:
+            await asyncio.to_thread(_ask_between, run)
+            run.queue(run.lost)
+            await self._run(run, end)
+        if times is not None:
+            times.seconds = time.monotonic() - arrived
+            times.queue_seconds = queue_seconds
+        call.note(
+            kind=run.kind,
+            queue_seconds=queue_seconds,
+            sentences=sum(len(text.cuts) for text in texts),
+            characters=sum(len(query.text) for query in queries),
+        )
+        done = [
+            text.finish(results)
+            for text, results in zip(texts, run.results, strict=True)
+        ]
+        for text, own in zip(texts, done, strict=True):
+            self._count(text, own)
+        return done
+
+    async def _run(self, run: Run, end: float) -> None:
+        left = end - time.monotonic()
+        await self.batcher.run(run.jobs, timeout=left, done=run.take)
+
+    def _count(self, text: Text, done: Translated) -> None:
+        best = [each.hypotheses[0] for each in done.sentences]
+        self.metrics.translated(
+            *text.engine.languages,
+            sentences=len(text.cuts),
+            characters=len(text.query.text),
+            source_tokens=text.tokens,
+            target_tokens=sum(len(each.tokens) for each in best),
+        )
+
+    def _state_models(self) -> None:
+        self.metrics.serve(
+            Served(*pair, engine.checkpoint) for pair, engine in self.engines.items()
+        )
+
+    def _prepare(
+        self, queries: Sequence[Query], engines: Sequence[Engine]
+    ) -> list[Text]:
+        return [
+            Text(query, engine, self.glossary)
+            for query, engine in zip(queries, engines, strict=True)
+        ]
+
+    def _check_ready(self) -> None:
+        if self.state == "warming":
+            raise ServingError(
+                503,
+                "warming",
+                "the server compiles its programs: try again when /ready says so",
+                retry_after=5,
+            )
+
+    async def attend(
+        self, engine: Engine, text: str, translation: str | None, k: int = 0
+    ) -> tuple[Attention, list[list[tuple[str, float]]]]:
+        """Return the attention weights of a pair, and the ``k`` most probable tokens at
+        each target place; see :meth:`Engine.attend`.
+        """
+        return await self._call(engine, lambda own: own.attend(text, translation, k))
+
+    async def alternatives(
+        self, engine: Engine, text: str, prefix: str, k: int
+    ) -> list[Any]:
+        """Return the ``k`` most probable words after a prefix, each with a translation
+        that begins so; see :meth:`Engine.alternatives`.
+        """
+        return await self._call(engine, lambda own: own.alternatives(text, prefix, k))
+
+    async def score(self, engine: Engine, pairs: Sequence[Pair]) -> list[PairScore]:
+        """Return the log-probability of each target given its source."""
+        return await self._call(engine, lambda own: own.score(pairs))
+
+    async def _call(self, engine: Engine, call: Callable[[Engine], Result]) -> Result:
+        """Call an engine in the queue of the sentences."""
+        self._check_ready()
+        current().spend(1)
+        job = Job(Key(engine.languages, None), 0, Waiting(call))
+        (result,) = await self.batcher.run([job], timeout=self.config.timeout)
+        return result
+
+    def describe(self) -> str:
+        """Return the pairs and their checkpoints in one line."""
+        return ", ".join(
+            f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
+            for pair, engine in self.engines.items()
+        )
+
+    async def reload(self) -> None:
+        """Read every run again. Batches after this use the new checkpoints.
+
+        Raises:
+            InputError: a run cannot be read or has changed its shape; all stay as they
+                were.
+        """
+        async with self._reloading:
+            fresh = {
+                pair: await asyncio.to_thread(engine.reloaded)
+                for pair, engine in self.engines.items()
+            }
+            self.engines = fresh
+            self._state_models()
+
+
+def _ask_between(run: Run) -> None:
+    for number, place in run.lost:
+        run.texts[number].ask_between(run.texts[number].cuts[place])
+
+
+def _find_language(field: str, code: str, known: set[str]) -> str:
+    if not code and len(known) == 1:
+        return next(iter(known))
+    choices = ", ".join(sorted(known))
+    if not code:
+        raise ServingError(
+            400, "missing", f"{field} is missing: choose one of {choices}", field=field
+        )
+    short = len(code) <= _LONGEST_CODE
+    found = find_model_language(code, sorted(known)) if short else None
+    if found is None:
+        raise ServingError(
+            400,
+            "unknown_language",
+            f"{field} must be one of {choices}, not {code[:_LONGEST_CODE]!r}",
+            field=field,
+            given=code[:_LONGEST_CODE],
+        )
+    return found

@@ -1,0 +1,148 @@
+"""An engine without a model: each word of a sentence becomes upper case."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError
+from jaxformer.serving.engine import Encoded
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.programs import Kind
+from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
+
+
+class FakeEngine:
+    """Does at once, or after a while, what an engine does."""
+
+    name, checkpoint = "fake", "7"
+    rows, beam_size, positions, parameters = 4, 3, 64, 10
+    programs, needed, compilations = 3, 1, 0
+
+    def __init__(
+        self,
+        languages: tuple[str, str] = ("en", "de"),
+        *,
+        before: Callable[[Kind, list[str]], None] = lambda kind, texts: None,
+        warming: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.languages, self.before, self.warming = languages, before, warming
+        self.batches: list[tuple[Kind, list[str]]] = []
+        self.is_broken = False
+
+    def encode(
+        self,
+        text: str,
+        *,
+        kind: Kind,
+        prefix: str = "",
+        required: Sequence[str] = (),
+        place: int = 0,
+    ) -> list[Encoded]:
+        words = [word for word in text.split() if word != "nothing"]
+        if any(len(word) > 40 for word in words):
+            raise ServingError(422, "sentence_too_long", "too long", field="text")
+        if "unwritable" in required:
+            raise ServingError(422, "cannot_write", "no such tokens", field="required")
+        runs = [words[i : i + 8] for i in range(0, len(words), 8)]
+        return [Encoded((run, prefix, required), kind, len(run)) for run in runs]
+
+    def join(
+        self, text: str, parts: Sequence[list[Hypothesis]], kind: Kind
+    ) -> list[Hypothesis]:
+        if len(parts) == 1:
+            return parts[0]
+        return [
+            dataclasses.replace(row[0], text=" ".join(each.text for each in row))
+            for row in zip(*parts, strict=True)
+        ]
+
+    def search(
+        self, kind: Kind, encoded: Sequence[Encoded]
+    ) -> list[list[Hypothesis] | Exception]:
+        texts = [" ".join(each.sentence[0]) for each in encoded]
+        self.batches.append((kind, texts))
+        self.before(kind, texts)
+        return [self._translate(kind, *each.sentence) for each in encoded]
+
+    def _translate(
+        self, kind: Kind, words: list[str], prefix: str, required: Sequence[str]
+    ) -> list[Hypothesis] | Exception:
+        if "poison" in words:
+            return RuntimeError("poison")
+        made = [word.upper() for word in words]
+        if prefix:
+            made = [*prefix.split(), *made[len(prefix.split()) :]]
+        if "forget" in words:
+            made = [word for word in made if "X1" not in word]
+            required = ()
+        text = " ".join(made)
+        made += [word for word in required if word not in ("impossible", *text.split())]
+        count = self.beam_size if kind.rich else 1
+        return [self._hypothesis(words, made, rank, kind) for rank in range(count)]
+
+    def _hypothesis(
+        self, words: list[str], made: list[str], rank: int, kind: Kind
+    ) -> Hypothesis:
+        text = " ".join(made) + "!" * rank
+        numbers = list(range(len(made)))
+        weights = np.eye(len(made), len(words), dtype=np.float32)
+        alignment = Alignment(words, weights, [*range(len(words))], numbers)
+        scores = [-0.5 - rank] * len(made)
+        return Hypothesis(
+            text,
+            sum(scores),
+            sum(scores),
+            made,
+            finished=True,
+            alignment=alignment if kind.rich else None,
+            token_log_probabilities=scores,
+        )
+
+    def attend(
+        self, text: str, translation: str | None, k: int = 0
+    ) -> tuple[Attention, list[list[tuple[str, float]]]]:
+        if not text.strip():
+            raise InputError("attention needs a sentence that is not blank")
+        source, target = text.split(), (translation or "").split()
+        maps = [
+            np.full((1, 1, *shape), 1 / 3)
+            for shape in ((len(source),) * 2, (len(target),) * 2)
+        ]
+        cross = np.full((1, 1, len(target), len(source)), 1 / 3)
+        found = Attention(source, target, ["<s>", *target[:-1]], *maps, cross)
+        return found, [[(token, 0.5)] * k for token in target]
+
+    def alternatives(self, text: str, prefix: str, k: int) -> list[Any]:
+        words = text.upper().split()[len(prefix.split()) :][:1] or [""]
+
+        class Found:
+            word, probability = words[0], 0.5
+            text = f"{prefix} {words[0]}".strip()
+
+        return [Found()] * k
+
+    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
+        return [PairScore(-1.5, len(pair.target.split())) for pair in pairs]
+
+    def warm(self) -> Iterator[int]:
+        for count in range(1, self.programs + 1):
+            self.warming(count)
+            yield count
+
+    def reloaded(self) -> FakeEngine:
+        if self.is_broken:
+            raise InputError("the run has another vocabulary")
+        fresh = FakeEngine(self.languages, before=self.before)
+        fresh.checkpoint = str(int(self.checkpoint) + 1)
+        return fresh
+
+
+def slowly(seconds: float) -> Callable[[Kind, list[str]], None]:
+    """Return what makes each batch take a while."""
+    return lambda kind, texts: time.sleep(seconds)

@@ -1,0 +1,373 @@
+"""Texts of requests become sentences, batches, and texts again."""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+
+import pytest
+from serving.fake_engine import FakeEngine, slowly
+
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.programs import PLAIN, RICH, TERMS
+from jaxformer.serving.service import Service, Times
+from jaxformer.serving.terms import Glossary
+from jaxformer.serving.texts import Query, best_rows
+from jaxformer.translation.results import Hypothesis
+
+
+def served(work, *engines, **keys):
+    """Run a coroutine function with a ready service of these engines."""
+
+    async def main():
+        service = Service(list(engines) or [FakeEngine()], ServingConfig(**keys))
+        async with service.running():
+            await service.is_ready.wait()
+            return await work(service)
+
+    return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def translate(*queries, engine=None, **keys):
+    engines = [engine or FakeEngine()]
+    return served(lambda service: service.translate(queries), *engines, **keys)
+
+
+def test_a_text_keeps_its_layout():
+    (done,) = translate(Query("  One two. Three?\r\n\r\n- four"))
+    assert done.text == "  ONE TWO. THREE?\r\n\r\n- FOUR"
+    assert [each.source for each in done.sentences] == ["One two.", "Three?", "- four"]
+    assert [each.span for each in done.sentences] == [(2, 10), (11, 17), (21, 27)]
+    assert (done.alternatives, done.unmet, done.source) == ([], [], "en")
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "***", "🙂"])
+def test_a_text_without_words_is_its_own_translation(text):
+    (done,) = translate(Query(text, n_best=2))
+    assert (done.text, done.sentences, done.alternatives) == (text, [], [])
+
+
+def test_all_texts_of_a_request_share_batches():
+    engine = FakeEngine()
+    done = translate(Query("one"), Query("two"), Query("three"), engine=engine)
+    assert [each.text for each in done] == ["ONE", "TWO", "THREE"]
+    assert engine.batches == [(PLAIN, ["one", "two", "three"])]
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        (Query("one"), PLAIN),
+        (Query("one", n_best=2), RICH),
+        (Query("one", prefix="EIN"), RICH),
+        (Query("one", alignment=True), RICH),
+        (Query("one", required=("EINS",)), TERMS),
+    ],
+)
+def test_a_search_does_no_more_than_is_asked_for(query, kind):
+    engine = FakeEngine()
+    (done,) = translate(query, engine=engine)
+    assert engine.batches == [(kind, ["one"])]
+    (hypothesis, *_) = done.sentences[0].hypotheses
+    assert (hypothesis.alignment is not None) == query.alignment
+    assert len(done.sentences[0].hypotheses) == query.n_best
+
+
+def test_a_prefix_is_of_the_first_sentence():
+    (done,) = translate(Query("One two. Three.", prefix="EIN"))
+    assert done.text == "EIN TWO. THREE."
+
+
+def test_phrases_that_are_missing_are_named():
+    (done,) = translate(Query("one", required=("EINS", "impossible")))
+    assert (done.text, done.unmet) == ("ONE EINS", ["impossible"])
+
+
+def test_required_phrases_are_refused_with_several_sentences():
+    with pytest.raises(ServingError, match="one sentence") as caught:
+        translate(Query("One. Two.", required=("EINS",)))
+    assert (caught.value.status, caught.value.field) == (400, "required")
+
+
+def test_terms_of_a_glossary_are_required_or_named():
+    glossary = Glossary({"one": "EINS", "two": "impossible", "six": "unwritable"})
+
+    async def work(service):
+        service.glossary = glossary
+        return await service.translate([Query("One two. Three. Six.")])
+
+    engine = FakeEngine()
+    (done,) = served(work, engine)
+    assert done.text == "ONE TWO. EINS THREE. SIX."
+    assert done.unmet == ["impossible", "unwritable"]
+    assert {kind for kind, _ in engine.batches} == {TERMS, PLAIN}
+
+
+def test_placeholders_survive():
+    engine = FakeEngine()
+    (done,) = translate(Query("Delete {name} now. Done."), engine=engine)
+    assert done.text == "DELETE {name} NOW. DONE."
+    assert engine.batches == [(TERMS, ["Delete X1 now."]), (PLAIN, ["Done."])]
+
+
+def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
+    engine, told = FakeEngine(), []
+
+    async def work(service):
+        return await service.translate(
+            [Query("forget {name} now. Done.")],
+            sentence=lambda text, index, own: told.append(own.hypotheses[0].text),
+        )
+
+    (done,) = served(work, engine)
+    assert done.text == "FORGET {name} NOW. DONE."
+    assert told == ["DONE.", "FORGET {name} NOW."]
+    assert engine.batches[2:] == [(PLAIN, ["forget", "now."])]
+
+
+def test_html_keeps_its_tags():
+    text = '<p id="1">One <b>two</b>.</p>\n<code>x</code> <i>Three</i>'
+    (done,) = translate(Query(text, format="html"))
+    assert done.text == text.replace("One", "ONE").replace("two", "TWO").replace(
+        "Three", "THREE"
+    )
+
+
+def test_a_long_sentence_is_joined_from_its_parts():
+    words = [f"w{number}" for number in range(20)]
+    (done,) = translate(Query(" ".join(words), n_best=2))
+    assert done.text == " ".join(words).upper()
+    assert len(done.sentences) == 1
+
+
+def test_whole_texts_are_ranked_by_the_sum_of_their_sentences():
+    (done,) = translate(Query("A b. C.", n_best=2))
+    # A rank costs a sentence as much as it has words.
+    assert [done.text, *done.alternatives] == ["A B. C.", "A B. C.!"]
+
+
+def test_a_sentence_without_tokens_stays_empty():
+    (done,) = translate(Query("One. nothing\nTwo.", n_best=2))
+    assert done.text == "ONE.\nTWO."
+
+
+def test_the_best_rows_are_those_of_all_combinations():
+    choices = [
+        [Hypothesis(f"{s}", s, s, [], finished=True) for s in own]
+        for own in ([-1.0, -1.5, -4.0], [-2.0, -2.25], [0.0, -0.5, -0.625])
+    ]
+    rows = best_rows(choices, 5)
+    sums = sorted(-sum(h.score for h in row) for row in itertools.product(*choices))
+    assert [-sum(each.score for each in row) for row in rows] == sums[:5]
+
+
+def test_sentences_are_told_as_they_are_found():
+    told = []
+
+    async def work(service):
+        begun = []
+        await service.translate(
+            [Query("One. Two. Three. Four. Five.")],
+            sentence=lambda text, index, result: told.append(
+                (text, index, result.source)
+            ),
+            begin=lambda texts: begun.append(len(texts[0].cuts)),
+        )
+        assert begun == [5]
+
+    served(work)
+    assert sorted(told) == [
+        (0, number, f"{word}.")
+        for number, word in enumerate(("One", "Two", "Three", "Four", "Five"))
+    ]
+
+
+def test_a_sentence_that_fails_fails_only_its_request():
+    async def work(service):
+        return await asyncio.gather(
+            *(service.translate([Query(text)]) for text in ("one", "poison", "two")),
+            return_exceptions=True,
+        )
+
+    one, fault, two = served(work)
+    assert (one[0].text, two[0].text) == ("ONE", "TWO")
+    assert (fault.status, fault.code) == (500, "internal")
+
+
+def test_a_request_tells_how_long_it_waited():
+    async def work(service):
+        first, second = Times(), Times()
+        await asyncio.gather(
+            service.translate([Query("one")], times=first),
+            service.translate([Query("two", n_best=2)], times=second),
+        )
+        return first, second
+
+    first, second = served(work, FakeEngine(before=slowly(0.05)))
+    assert 0 <= first.queue_seconds < first.seconds < second.seconds
+    assert second.queue_seconds >= 0.05
+
+
+def test_languages_are_found_by_their_codes():
+    engines = (
+        FakeEngine(("en", "de")),
+        FakeEngine(("en", "fr")),
+        FakeEngine(("de", "en")),
+    )
+
+    async def work(service):
+        assert service.engine("EN-US", "deu_Latn") is engines[0]
+        assert service.engine("de", "") is engines[2]
+        for given, code, field in (
+            (("", "de"), "missing", "source"),
+            (("en", ""), "missing", "target"),
+            (("xx", "de"), "unknown_language", "source"),
+            (("en", "x" * 5000), "unknown_language", "target"),
+            (("de", "fr"), "unknown_pair", "target"),
+        ):
+            with pytest.raises(ServingError) as caught:
+                service.engine(*given)
+            error = caught.value
+            assert (error.status, error.code, error.field) == (400, code, field)
+            assert len(error.message) < 200
+        return service.languages()
+
+    english, french = (each for each in served(work, *engines) if each.code != "de")
+    assert english == ("en", "English", ["de", "fr"])
+    assert french == ("fr", "French", [])
+
+
+def test_two_runs_of_a_pair_are_refused():
+    with pytest.raises(InputError, match="both translate en-de"):
+        Service([FakeEngine(), FakeEngine()], ServingConfig())
+
+
+def test_only_the_languages_of_the_server_are_detected():
+    async def work(service):
+        return await service.detect("Der Hund läuft über die Straße nach Hause.")
+
+    found = served(work, FakeEngine(("en", "de")), FakeEngine(("de", "fr")))
+    assert found[0][0] == "de"
+    assert {code for code, _ in found} == {"de", "en", "fr"}
+    assert sum(share for _, share in found) == pytest.approx(1)
+
+
+def test_nothing_is_translated_before_the_needed_programs_are_compiled():
+    needed, rest = threading.Event(), threading.Event()
+    events = {1: needed, 3: rest}
+    engine = FakeEngine(
+        warming=lambda count: events[count].wait(10) if count in events else None
+    )
+
+    async def main():
+        service = Service([engine], ServingConfig())
+        async with service.running():
+            with pytest.raises(ServingError) as caught:
+                await service.translate([Query("one")])
+            assert (caught.value.status, caught.value.code) == (503, "warming")
+            assert caught.value.retry_after
+            assert (service.state, service.programs) == ("warming", 3)
+            needed.set()
+            await service.is_ready.wait()
+            # The programs that are left are compiled between batches.
+            work = asyncio.create_task(service.translate([Query("one")]))
+            await asyncio.sleep(0)
+            rest.set()
+            assert (await work)[0].text == "ONE"
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_what_fails_while_warming_is_kept_for_the_server():
+    def fail(count):
+        raise MemoryError("no room")
+
+    async def main():
+        service = Service([FakeEngine(warming=fail)], ServingConfig())
+        async with service.running():
+            while service.error is None:
+                await asyncio.sleep(0.01)
+            assert isinstance(service.error, MemoryError)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_request_that_is_cancelled_frees_its_place():
+    released = threading.Event()
+    engine = FakeEngine(before=lambda kind, texts: released.wait(10))
+
+    async def work(service):
+        first = asyncio.create_task(service.translate([Query("one")]))
+        while not service.batcher.active:
+            await asyncio.sleep(0.001)
+        left = asyncio.create_task(service.translate([Query("two\nthree")]))
+        while service.batcher.waiting < 2:
+            await asyncio.sleep(0.001)
+        left.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await left
+        assert service.batcher.waiting == 0
+        released.set()
+        await first
+
+    served(work, engine)
+    assert [texts for _, texts in engine.batches] == [["one"]]
+
+
+def test_a_reload_changes_batches_to_come_and_drops_none():
+    engine = FakeEngine(before=slowly(0.01))
+
+    async def work(service):
+        texts = [Query(f"word {number}") for number in range(20)]
+        running = asyncio.create_task(service.translate(texts))
+        await asyncio.sleep(0.03)
+        await service.reload()
+        done = await running
+        assert [each.text for each in done] == [query.text.upper() for query in texts]
+        assert service.engine("en", "de").checkpoint == "8"
+        assert service.describe() == "en-de checkpoint 8"
+
+    served(work, engine)
+
+
+def test_a_reload_that_fails_changes_nothing():
+    first, second = FakeEngine(), FakeEngine(("de", "en"))
+    second.is_broken = True
+
+    async def work(service):
+        with pytest.raises(InputError, match="another vocabulary"):
+            await service.reload()
+        assert list(service.engines.values()) == [first, second]
+
+    served(work, first, second)
+
+
+def test_maps_words_and_scores_wait_in_the_same_queue():
+    engine = FakeEngine(before=slowly(0.02))
+
+    async def work(service):
+        own = service.engine("", "")
+        calls = (
+            service.translate([Query("one")]),
+            service.attend(own, "a b", "A B", 2),
+            service.alternatives(own, "a b", "A", 1),
+            service.score(own, [Pair("a", "A B")]),
+        )
+        return await asyncio.gather(*calls)
+
+    (text,), (maps, candidates), (word,), (score,) = served(work, engine)
+    assert maps.cross.shape == (1, 1, 2, 2)
+    assert (text.text, len(candidates), word.text, score.tokens) == ("ONE", 2, "A B", 2)
+
+
+def test_an_error_of_a_call_is_its_own():
+    async def work(service):
+        with pytest.raises(ServingError, match="not blank") as caught:
+            await service.attend(service.engine("", ""), " ", "", 0)
+        assert (caught.value.status, caught.value.code) == (422, "refused")
+        return await service.translate([Query("one")])
+
+    assert served(work)[0].text == "ONE"

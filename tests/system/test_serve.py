@@ -1,0 +1,380 @@
+"""``jaxformer serve`` as its operators and clients meet it: a process with a port."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+import runs
+from jaxformer.translation.translator import Translator
+
+SENTENCES = runs.sentences(24, longest=14)
+
+
+class Server:
+    """A process that serves."""
+
+    def __init__(self, folder: Path, *options: object, **variables: str) -> None:
+        line = [sys.executable, "-m", "jaxformer", "serve", "--port=0", *options]
+        self.log = folder / "log"
+        self._file = self.log.open("wb")
+        self.process = subprocess.Popen(
+            list(map(str, line)),
+            cwd=runs.ROOT,
+            env={**runs.environment(), **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._file,
+        )
+        self.url = self.line("listening")
+
+    def line(self, word: str) -> str:
+        """Wait for a line of standard output, and return its second word."""
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline().decode()
+        assert said.startswith(f"{word} "), said + self.log.read_text()
+        return said.split()[1]
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=60)
+
+    def post(self, path: str, body: object) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=60)
+
+    def translate(self, *texts: str, **options: object) -> list[str]:
+        answer = self.post("/v1/translate", {"texts": texts, **options})
+        assert answer.status_code == 200, answer.text
+        return [each["text"] for each in answer.json()["translations"]]
+
+    def metric(self, line: str) -> float:
+        """Return the value of a line of the metrics."""
+        lines = dict(
+            each.rsplit(" ", 1) for each in self.get("/metrics").text.splitlines()
+        )
+        return float(lines[line])
+
+    def wait_for(self, condition, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._file.close()
+
+
+def timed(call) -> float:
+    begun = time.monotonic()
+    assert call().status_code == 200
+    return time.monotonic() - begun
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.copy(runs.random_run(), tmp_path_factory.mktemp("served") / "run")
+
+
+@pytest.fixture(scope="module")
+def started(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return a server that has just begun."""
+    made = Server(
+        tmp_path_factory.mktemp("server"), f"--workdir={run}", "--rows=4", "--grace=20"
+    )
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def warm_up(started: Server) -> list[tuple[float, int]]:
+    """Return how long /health took while the server warmed up, and what /ready said."""
+    found = []
+    with httpx.Client(base_url=started.url, timeout=60) as client:
+        while not found or found[-1][1] != 200:
+            seconds = timed(lambda: client.get("/health"))
+            found.append((seconds, client.get("/ready").status_code))
+            time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(started: Server, warm_up: object) -> Server:
+    """Return it when it is ready."""
+    assert started.line("ready") == started.url
+    return started
+
+
+@pytest.fixture(scope="module")
+def reference() -> Translator:
+    return Translator.load(runs.random_run())
+
+
+def test_it_is_alive_at_once_and_ready_when_warm(warm_up):
+    seconds, statuses = zip(*warm_up, strict=True)
+    assert set(statuses[:-1]) <= {503}
+    assert statuses[-1] == 200
+    assert statistics.median(seconds) < 0.1
+
+
+def test_answers_are_the_translators(server, reference):
+    """One after the other, many in a request, and from many clients at once."""
+    expected = reference.translate(SENTENCES)
+    assert server.translate(*SENTENCES, split_sentences=False) == expected
+    with ThreadPoolExecutor(12) as pool:
+        found = pool.map(
+            lambda text: server.translate(text, split_sentences=False), SENTENCES
+        )
+        assert [text for (text,) in found] == expected
+
+
+def test_other_peoples_clients_are_answered(server, reference):
+    (expected,) = reference.translate(SENTENCES[:1])
+    form = {"q": SENTENCES[0], "source": "en", "target": "de"}
+    answer = httpx.post(f"{server.url}/translate", data=form, timeout=60)
+    assert answer.json() == {"translatedText": expected}
+    deepl = server.post("/v2/translate", {"text": SENTENCES[:1], "target_lang": "DE"})
+    assert deepl.json()["translations"][0]["text"] == expected
+
+
+def test_it_shows_what_the_model_does(server):
+    text = SENTENCES[0]
+    maps = server.post("/v1/attention", {"text": text, "k": 2}).json()
+    assert len(maps["candidates"]) == len(maps["target_tokens"])
+    words = server.post("/v1/alternatives", {"text": text, "prefix": "", "k": 3})
+    for word in words.json()["alternatives"]:
+        assert word["text"].startswith(word["word"])
+    pair = {"text": text, "translation": maps["translation"]}
+    (score,) = server.post("/v1/score", {"pairs": [pair]}).json()["scores"]
+    assert score["log_probability"] < 0
+
+
+def test_it_is_alive_while_it_searches(server):
+    done = threading.Event()
+
+    def load() -> None:
+        while not done.is_set():
+            server.translate(*SENTENCES)
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(load) for _ in range(4)]
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            seconds = [timed(lambda: client.get("/health")) for _ in range(40)]
+        done.set()
+        for each in running:
+            each.result()
+    assert statistics.median(seconds) < 0.1
+
+
+def test_nothing_is_compiled_once_it_is_warm(server):
+    def is_warm() -> bool:
+        ready = server.get("/ready").json()
+        return ready["done"] == ready["of"]
+
+    server.wait_for(is_warm, 300)
+    for options in ({}, {"n_best": 3}, {"alignment": "soft"}, {"prefixes": ["A"]}):
+        server.translate(SENTENCES[3], **options)
+    server.translate(" ".join(SENTENCES), split_sentences=False)
+    assert server.metric('jaxformer_compilations_total{when="ready"}') == 0
+
+
+def lines(count: int) -> str:
+    return "\n".join(SENTENCES[number % len(SENTENCES)] for number in range(count))
+
+
+def test_a_client_that_hangs_up_frees_its_place(server):
+    body = json.dumps({"text": lines(80)}).encode()
+    before = server.metric("jaxformer_cancelled_total")
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        head = f"POST /v1/translate HTTP/1.1\r\nHost: {host}\r\n"
+        kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall((head + kind).encode() + body)
+        server.wait_for(lambda: server.metric("jaxformer_queue_sentences") > 20)
+    server.wait_for(lambda: server.metric("jaxformer_cancelled_total") == before + 1)
+    assert server.metric("jaxformer_queue_sentences") == 0
+
+
+def stream(url: str, text: str) -> list[str]:
+    with httpx.stream(
+        "POST", f"{url}/v1/translate/stream", json={"text": text}, timeout=60
+    ) as answer:
+        return [
+            line.removeprefix("event: ")
+            for line in answer.iter_lines()
+            if line.startswith("event: ")
+        ]
+
+
+def test_a_stream_comes_whole_through_a_proxy_that_buffers(server):
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {"Content-Type": self.headers["Content-Type"]}
+            whole = httpx.post(
+                server.url + self.path, content=body, headers=headers, timeout=60
+            )
+            self.send_response(whole.status_code)
+            self.send_header("Content-Length", str(len(whole.content)))
+            self.end_headers()
+            self.wfile.write(whole.content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever).start()
+        events = stream(f"http://127.0.0.1:{proxy.server_port}", lines(6))
+        proxy.shutdown()
+    assert events == ["start", *["sentence"] * 6, "done"]
+
+
+def checkpoint(server: Server) -> str:
+    return server.get("/v1/models").json()["models"][0]["checkpoint"]
+
+
+def test_a_reload_drops_no_request(server, run):
+    assert checkpoint(server) == "10"
+    shutil.rmtree(run / "checkpoints" / "10")
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(server.translate, *SENTENCES[:6]) for _ in range(24)]
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for(lambda: checkpoint(server) == "20")
+        for each in running:
+            assert all(isinstance(text, str) for text in each.result())
+    assert "reloaded en-de checkpoint 20" in server.log.read_text()
+    expected = Translator.load(runs.random_run(), 20).translate(SENTENCES[:4])
+    assert server.translate(*SENTENCES[:4], split_sentences=False) == expected
+
+
+def test_a_model_whose_folder_is_gone_is_served_on(server, run):
+    shutil.rmtree(run)
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for(lambda: "reload failed, nothing" in server.log.read_text())
+    assert server.translate(*SENTENCES[:2])
+
+
+def test_the_log_has_no_text(server):
+    text = server.log.read_text()
+    assert '"route":"/v1/translate","status":200' in text
+    assert not any(sentence in text for sentence in SENTENCES)
+    assert "127.0.0.1" not in text.replace(server.url, "")
+
+
+def test_requests_in_flight_are_answered_at_the_end(server):
+    """The last test of this server."""
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(server.translate, lines(20)) for _ in range(4)]
+        server.wait_for(lambda: server.metric("jaxformer_queue_sentences") > 8)
+        server.process.send_signal(signal.SIGTERM)
+        for each in running:
+            assert each.result()[0].count("\n") == 19
+    assert server.process.wait(20) == 0
+    with pytest.raises(httpx.ConnectError):
+        server.get("/health")
+
+
+@pytest.fixture
+def notices(tmp_path: Path) -> Iterator[socket.socket]:
+    """Return the socket of a service manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notices"))
+        receiver.settimeout(60)
+        yield receiver
+
+
+def test_a_service_manager_is_told_and_a_second_ctrl_c_ends_at_once(tmp_path, notices):
+    made = Server(
+        *(tmp_path, f"--workdir={runs.random_run()}", "--rows=1", "--drain=60"),
+        *("--root_path=/mt", "--log=off"),
+        NOTIFY_SOCKET=str(tmp_path / "notices"),
+    )
+    try:
+        assert made.url.endswith("/mt")
+        assert notices.recv(64) == b"READY=1"
+        # A proxy may keep the path or remove it.
+        assert made.translate("") == [""]
+        for url in (made.url, made.url.removesuffix("/mt")):
+            assert "<title>" in httpx.get(f"{url}/").text
+        made.process.send_signal(signal.SIGINT)
+        assert notices.recv(64) == b"STOPPING=1"
+        made.wait_for(lambda: made.get("/ready").json()["status"] == "draining")
+        assert made.translate("") == [""]  # who has not heard of it yet
+        made.process.send_signal(signal.SIGINT)
+        assert made.process.wait(10) == 130
+        assert made.log.read_text() == ""
+    finally:
+        made.end()
+
+
+def test_mistakes_of_the_command_line_have_one_line_each(tmp_path, monkeypatch):
+    given = f"--workdir={runs.random_run()}"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = runs.call("serve", given, f"--port={port}")
+    assert outcome.code == 1
+    assert outcome.error.startswith(f"cannot listen on 127.0.0.1, port {port}: ")
+    for options, code, words in (
+        ([f"--workdir={tmp_path}"], 1, "config.json"),
+        ([given, given], 1, "both translate en-de"),
+        ([], 2, "--workdir is missing"),
+        ([given, "--queue=0"], 2, "--queue must be at least 1, not 0"),
+        ([given, "--port=70000"], 2, "--port must be at most 65,535, not 70000"),
+        ([given, "--beam_size=0"], 2, "--beam_size must be at least 1, not 0"),
+        ([given, "--root_path=mt"], 2, "--root_path must be like /mt"),
+        ([given, "--host=no.such.host.invalid"], 1, "cannot listen on no.such"),
+        ([given, f"--keys={tmp_path}/keys"], 1, "cannot read the keys"),
+    ):
+        outcome = runs.call("serve", "--port=0", *options)
+        assert outcome.code == code, outcome
+        assert words in outcome.error
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    outcome = runs.call("serve", given)
+    assert (outcome.code, "jaxformer[serve]" in outcome.error) == (1, True)
+
+
+def resident(server: Server) -> int:
+    """Return the memory of a server in kilobytes."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_requests_leave_no_memory_behind(tmp_path):
+    made = Server(tmp_path, f"--workdir={runs.random_run()}", "--rows=4", "--log=off")
+    try:
+        made.line("ready")
+        words = [text.split()[0] for text in SENTENCES]
+
+        def ask(count: int) -> None:
+            with httpx.Client(base_url=made.url, timeout=60) as client:
+                for number in range(count):
+                    body = {"text": words[number % len(words)]}
+                    assert client.post("/v1/translate", json=body).status_code == 200
+
+        sizes = []
+        for count in (1_000, 9_000):
+            with ThreadPoolExecutor(20) as pool:
+                for each in [pool.submit(ask, count // 20) for _ in range(20)]:
+                    each.result()
+            sizes.append(resident(made))
+        assert sizes[1] < 1.1 * sizes[0]
+    finally:
+        made.end()
