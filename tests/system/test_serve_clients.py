@@ -1,0 +1,187 @@
+"""Other people's clients, and requests that nobody should send, against a real server
+that needs a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import deep_translator
+import deepl
+import httpx
+import pytest
+from deep_translator import constants
+from libretranslatepy import LibreTranslateAPI
+from serving import bad_input
+from serving.bad_input import check_error, exchange, send
+from system.test_serve import Server
+
+import runs
+from jaxformer.translation.translator import Translator
+
+pytestmark = pytest.mark.slow  # it starts a server
+
+KEY = "a-secret-key-0123456789"
+SENTENCES = runs.sentences(12, longest=14)
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    keys = folder / "keys"
+    keys.write_text(f"tests:{hashlib.sha256(KEY.encode()).hexdigest()}\n")
+    made = Server(
+        folder, f"--workdir={runs.random_run()}", "--rows=4", f"--keys={keys}"
+    )
+    made.line("ready")
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    return Translator.load(runs.random_run()).translate(SENTENCES)
+
+
+def test_libretranslatepy(server, expected):
+    client = LibreTranslateAPI(server.url, api_key=KEY)
+    assert client.translate(SENTENCES[0], "en", "de") == expected[0]
+    assert {own["code"] for own in client.languages()} == {"de", "en"}
+    assert client.detect("This is a sentence.")[0]["language"] == "en"
+
+
+def test_deep_translator(server, expected, monkeypatch):
+    """By both protocols."""
+    url = f"{server.url}/"
+    libre = deep_translator.LibreTranslator("en", "de", api_key=KEY, custom_url=url)
+    assert libre.translate(SENTENCES[0]) == expected[0]
+    monkeypatch.setitem(constants.BASE_URLS, "DEEPL_FREE", url + "{version}/")
+    other = deep_translator.DeeplTranslator(api_key=KEY, source="en", target="de")
+    assert other.translate(SENTENCES[0]) == expected[0]
+
+
+def test_a_list_of_texts_takes_less_than_half_of_as_many_requests(server, expected):
+    """By DeepL's client, whose texts share batches."""
+    options = {"source_lang": "EN", "target_lang": "DE", "split_sentences": "0"}
+    alone, together = [], []
+    with contextlib.closing(deepl.DeepLClient(KEY, server_url=server.url)) as client:
+        for _ in range(2):
+            begun = time.monotonic()
+            singles = [client.translate_text(text, **options) for text in SENTENCES]
+            alone.append(time.monotonic() - begun)
+            begun = time.monotonic()
+            found = client.translate_text(SENTENCES, **options)
+            together.append(time.monotonic() - begun)
+        assert [each.text for each in singles] == expected
+        assert [each.text for each in found] == expected
+        assert client.get_usage().character.count >= 2 * sum(map(len, SENTENCES))
+    assert min(together) < min(alone) / 2, (together, alone)
+
+
+def test_a_client_without_a_key_is_refused(server):
+    """In the words of its protocol, before its text is looked at."""
+    body = {"q": "a", "source": "en", "target": "de", "api_key": "wrong"}
+    answer = server.post("/translate", body)
+    assert (answer.status_code, answer.json()) == (403, {"error": "Invalid API key"})
+    client = deepl.DeepLClient("wrong", server_url=server.url)
+    with contextlib.closing(client), pytest.raises(deepl.AuthorizationException):
+        client.translate_text("a", target_lang="DE")
+    assert server.post("/v1/translate", {"text": "a"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [bad_input.LIBRETRANSLATE, bad_input.DEEPL, bad_input.NATIVE],
+    ids=lambda own: own.path,
+)
+def test_each_bad_request_has_an_answer_in_the_form_of_its_protocol(server, protocol):
+    """Never a 500 and never HTML, and the next request is translated."""
+    wrong = {}
+    good = protocol.path, protocol.body(), bad_input.JSON | AUTHORIZED
+    for bad in bad_input.bad_requests(protocol):
+        headers = bad.headers | AUTHORIZED
+        status, found = send(server.url, bad.method, bad.path, bad.body, headers)
+        if status not in bad.allowed:
+            wrong[bad.name] = status, found
+        if status != 200:
+            check_error(bad.path, found)
+    assert send(server.url, "POST", *good)[0] == 200
+    assert not wrong
+
+
+def test_what_is_no_http_is_answered_or_closed(server):
+    """And the next request is answered."""
+    for name, data in bad_input.RAW.items():
+        found = exchange(server.url, data)
+        assert b" 500 " not in found, name
+        assert b"<html" not in found.lower(), name
+        assert server.get("/languages").status_code == 200, name
+
+
+def test_wrong_paths_and_methods_are_answered_in_json(server):
+    for method, path, status in bad_input.WRONG_PLACES:
+        found, body = send(server.url, method, path, headers=AUTHORIZED)
+        assert found == status, (method, path, body)
+        check_error(path, body)
+
+
+def test_connections_that_say_nothing_keep_nobody_out(server):
+    """While there are fewer than the server takes."""
+    address = urlsplit(server.url)
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            host = address.hostname, address.port
+            stack.enter_context(socket.create_connection(host, 10))
+        assert server.get("/languages").status_code == 200
+
+
+def test_neither_texts_nor_keys_nor_addresses_are_kept(server, expected):
+    """In the log and the metrics, after answers and errors of each protocol."""
+    secret = "Xylophones"
+    broken = f'{{"q": "{secret}", '.encode()
+    for path in ("/translate", "/v2/translate", "/v1/translate"):
+        for body in (broken, json.dumps({"text": secret, "q": [secret, 7]}).encode()):
+            httpx.post(
+                f"{server.url}{path}?api_key={KEY}&target_lang={secret}&source={secret}",
+                content=body,
+                headers=bad_input.JSON,
+            )
+    httpx.get(f"{server.url}/v2/translate?text={secret}&auth_key={KEY}")
+    httpx.get(f"{server.url}/{secret}")
+    parts = bad_input.part("q", secret).replace(b"--b", b"--c")
+    httpx.post(f"{server.url}/translate", content=parts, headers=bad_input.MULTIPART)
+    kept = server.log.read_text() + server.get("/metrics").text
+    assert '"route":"/v2/translate"' in kept
+    texts = [text for text in (*SENTENCES, *expected) if len(text) > 10]
+    for word in (secret, KEY, "127.0.0.1", "sha256", *texts):
+        assert word not in kept
+
+
+def test_a_minute_of_what_its_document_allows_and_forbids_gets_no_500(server):
+    """By schemathesis."""
+    tool = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
+    assert tool
+    done = subprocess.run(
+        [
+            *(tool, "run", f"{server.url}/openapi.json", "--max-time=60"),
+            *("--checks=not_a_server_error", "--continue-on-failure"),
+            *("-H", f"Authorization: Bearer {KEY}"),
+        ],
+        cwd=server.log.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert server.get("/ready").status_code == 200
