@@ -93,13 +93,7 @@ def make_app(
         Exception: _answer_fault,  # raised again, for the guard
     }
     app = Starlette(
-        routes=[
-            *libretranslate.routes(service),
-            *deepl.routes(service),
-            *native.routes(service),
-            *_own_routes(service),
-            *(_page_routes() if page else ()),
-        ],
+        routes=make_routes(service, page=page),
         exception_handlers=handlers,
         lifespan=lifespan,
     )
@@ -115,6 +109,17 @@ def make_app(
     )
     service.count_requests = lambda: guard.in_flight
     return guard
+
+
+def make_routes(service: Service, *, page: bool = True) -> list[Route]:
+    """Return the routes of all protocols, and those of the page."""
+    return [
+        *libretranslate.routes(service),
+        *deepl.routes(service),
+        *native.routes(service),
+        *_own_routes(service),
+        *(_page_routes() if page else ()),
+    ]
 
 
 class HangUp:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, missing, read_fields, refuse
 from jaxformer.serving.languages import (
+    find_engine,
     find_language,
     find_source,
     name_language,
@@ -66,7 +67,7 @@ async def _translate(service: Service, request: Request, *, usage: _Usage) -> Re
     else:
         source = (await find_source(service, "source_lang", texts)).code
     if source != target:
-        service.engine(source, target)  # refuses an unknown pair
+        find_engine(service, (source, target))
     done = await translate(service, texts, source, target, **options)
     usage.characters += sum(map(len, texts))
     shown = [

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxformer.data.language_codes import find_model_language, read_code
 from jaxformer.interop.argos_languages import describe_language
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.texts import Query, Translated
 
 if TYPE_CHECKING:
+    from jaxformer.serving.engine import Engine
     from jaxformer.serving.service import Service
-    from jaxformer.serving.texts import Translated
 
 
 _LONGEST_CODE = 35  # BCP 47
@@ -79,6 +80,24 @@ def find_language(service: Service, field: str, code: str) -> str:
     return found
 
 
+def find_engine(service: Service, pair: tuple[str, str]) -> Engine:
+    """Return the engine of a pair of languages of the runs.
+
+    Raises:
+        ServingError: nothing translates the pair; in the words of LibreTranslate.
+    """
+    if pair in service.engines:
+        return service.engines[pair]
+    source, target = (f"{name_language(code)} ({write_code(code)})" for code in pair)
+    raise ServingError(
+        400,
+        "unknown_pair",
+        f"{target} is not available as a target language from {source}",
+        field="target",
+        given=write_code(pair[1]),
+    )
+
+
 async def find_source(service: Service, field: str, texts: Sequence[str]) -> Source:
     """Return the language that texts are in: that of the runs if all have the same.
 
@@ -109,8 +128,6 @@ async def translate(
         target: code of a run.
         options: of each :class:`Query`.
     """
-    from jaxformer.serving.texts import Query, Translated
-
     if source == target:
         return [Translated(text, [], [], [], source) for text in texts]
     queries = [Query(text, source, target, **options) for text in texts]

@@ -14,6 +14,7 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, missing, read_fields, refuse
 from jaxformer.serving.languages import (
     Source,
+    find_engine,
     find_language,
     find_source,
     name_language,
@@ -79,7 +80,7 @@ async def _translate(service: Service, request: Request) -> Response:
     wanted = fields.whole("alternatives", least=None, default=0)
     n_best = 1
     if pair[0] != pair[1]:  # fewer than wanted, if the beam has no more
-        n_best += min(_find_engine(service, pair).beam_size - 1, max(wanted, 0))
+        n_best += min(find_engine(service, pair).beam_size - 1, max(wanted, 0))
     done = await translate(service, texts, *pair, format=form, n_best=n_best)
     shown: list[dict[str, Any]] = [{"translatedText": each.text} for each in done]
     for own, each in zip(shown, done, strict=True):
@@ -139,19 +140,6 @@ async def _spec(service: Service, request: Request) -> Response:
 def _need(fields: Fields, name: str) -> None:
     if fields.values.get(name) in (None, "", []):
         raise missing(name)
-
-
-def _find_engine(service: Service, pair: tuple[str, str]) -> Any:
-    if pair in service.engines:
-        return service.engines[pair]
-    source, target = (f"{name_language(code)} ({write_code(code)})" for code in pair)
-    raise ServingError(
-        400,
-        "unknown_pair",
-        f"{target} is not available as a target language from {source}",
-        field="target",
-        given=write_code(pair[1]),
-    )
 
 
 def _show_source(source: Source) -> dict[str, Any]:

@@ -1,56 +1,32 @@
-"""A service that translates into capitals, at once, behind the real routes on a real
-socket.
-"""
+"""The real application on a real socket, with engines that translate into capitals."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import types
+import time
 
-import pytest
 import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
+from serving.fake_engine import FakeEngine
 
-from jaxformer.serving import deepl, libretranslate
+from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.guard import Guard
-
-Translated = pytest.importorskip("jaxformer.serving.texts").Translated
+from jaxformer.serving.service import Service
 
 
-class FakeService:
-    """Has what the routes of the protocols use.
+class FakeService(Service):
+    """Keeps what it is asked, and knows English and German by a letter.
 
     Attributes:
         asked: the queries of each call of ``translate``.
     """
 
     def __init__(self, *pairs, config=None, detector=True):
-        self.config = config or ServingConfig()
-        self.engines = {
-            pair: types.SimpleNamespace(languages=pair, beam_size=4)
-            for pair in pairs or [("en", "de")]
-        }
+        engines = [FakeEngine(pair) for pair in pairs or [("en", "de")]]
+        super().__init__(engines, config or ServingConfig())
         self.detector = detector
         self.asked = []
-
-    def languages(self):
-        return [
-            types.SimpleNamespace(
-                code=code,
-                name=libretranslate.name_language(code),
-                targets=[own for one, own in self.engines if one == code],
-            )
-            for code in sorted({code for pair in self.engines for code in pair})
-        ]
-
-    def engine(self, source, target):
-        if (source, target) not in self.engines:
-            raise ServingError(400, "unknown_pair", f"nothing translates {source}")
-        return self.engines[source, target]
 
     async def detect(self, text):
         if not self.detector:
@@ -60,64 +36,30 @@ class FakeService:
         found |= {"de": 0.9 if german else 0.1, "en": 0.1 if german else 0.9}
         return sorted(found.items(), key=lambda own: -own[1])
 
-    async def translate(self, queries):
+    async def translate(self, queries, **options):
         self.asked.append(queries)
-        return [
-            Translated(
-                query.text.upper(),
-                [],
-                [f"{query.text.upper()} {i}" for i in range(1, query.n_best)],
-                [],
-                query.source,
-            )
-            for query in queries
-        ]
-
-
-def make_routes(service):
-    return [*libretranslate.routes(service), *deepl.routes(service)]
-
-
-def make_app(service):
-    def refuse(path, error):
-        if isinstance(error, HTTPException):
-            error = ServingError(error.status_code, "http", error.detail)
-        return (deepl if path.startswith("/v2") else libretranslate).error(error)
-
-    def handle(request, error):
-        return refuse(request.url.path, error)
-
-    app = Starlette(
-        routes=make_routes(service),
-        exception_handlers={ServingError: handle, HTTPException: handle},
-    )
-    app.router.redirect_slashes = False
-    return Guard(
-        app,
-        service.config,
-        refuse=lambda scope, error: refuse(scope["path"], error),
-    )
+        return await super().translate(queries, **options)
 
 
 @contextlib.contextmanager
-def served(app):
-    """Answer on a free port of this machine; yield the URL."""
+def served(service):
+    """Answer on a free port of this machine; yield the URL once it is ready."""
     config = uvicorn.Config(
-        app, port=0, http="h11", ws="none", loop="asyncio", log_config=None
+        make_app(service),
+        port=0,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        log_config=None,
     )
     server = uvicorn.Server(config)
-    begun = threading.Event()
-    started = server.startup
-
-    async def startup(sockets=None):
-        await started(sockets)
-        begun.set()
-
-    server.startup = startup
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        assert begun.wait(30)
+        end = time.monotonic() + 30
+        while not server.started or service.state != "ready":
+            assert time.monotonic() < end
+            time.sleep(0.005)
         (listening,) = server.servers
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:

@@ -14,7 +14,7 @@ import deepl
 import pytest
 from deep_translator import constants
 from libretranslatepy import LibreTranslateAPI
-from serving.fake_service import FakeService, make_app, served
+from serving.fake_service import FakeService, served
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def service():
 
 @pytest.fixture(scope="module")
 def url(service):
-    with served(make_app(service)) as url:
+    with served(service) as url:
         yield url
 
 
@@ -71,7 +71,7 @@ def test_deepl_for_python(url, service):
             tag_handling="html",
             split_sentences="nonewlines",
         )
-        assert [each.text for each in done] == ["HI", "<B>Ü</B>"]
+        assert [each.text for each in done] == ["HI", "<b>Ü</b>"]
         assert [each.billed_characters for each in done] == [2, 8]
         query = service.asked[-1][1]
         assert (query.format, query.split_newlines, query.sentences) == (
@@ -156,7 +156,7 @@ console.log(JSON.stringify([
     assert json.loads(done.stdout) == [
         "HI, Ü & 100%!",
         "HI",
-        [["HI", "en", 2], ["<B>Ü</B>", "en", 8]],
+        [["HI", "en", 2], ["<b>Ü</b>", "en", 8]],
         ["de", "en"],
         ["de", "en", "pt-BR"],
         10**12,

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 from serving.bad_input import FORM, send
-from serving.fake_service import FakeService, make_app, served
+from serving.fake_service import FakeService, served
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def service():
 
 @pytest.fixture(scope="module")
 def url(service):
-    with served(make_app(service)) as url:
+    with served(service) as url:
         yield url
 
 
@@ -69,7 +69,7 @@ def test_options_become_those_of_a_query(url, service, options, found):
         ({"text": ["a"] * 51}, "text must be a list of at most 50"),
         ({"target_lang": None}, "target_lang is missing"),
         ({"target_lang": "XX"}, "target_lang must be one of de, en, pt-BR, not 'XX'"),
-        ({"source_lang": "PT"}, "nothing translates"),
+        ({"source_lang": "PT"}, "German (de) is not available as a target language"),
         ({"tag_handling": "md"}, "tag_handling must be one of"),
         ({"split_sentences": 2}, "split_sentences must be one of"),
         ({"formality": "more"}, "formality must be one of"),
@@ -96,7 +96,7 @@ def test_languages_of_both_sides(url):
 
 def test_usage_counts_characters():
     """From the beginning of the server."""
-    with served(make_app(FakeService())) as url:
+    with served(FakeService()) as url:
         post(url, text=["abc", "ä"], target_lang="DE")
         assert send(url, "GET", "/v2/usage", b"", {}) == (
             200,
