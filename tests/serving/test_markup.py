@@ -279,6 +279,11 @@ def test_text_comes_back_without_entities_but_for_three_signs():
         ("to <b>the</b> <i>end</i>", "zum Ende", "0-0 2-1", "zum <b></b><i>Ende</i>"),
         ("one <img> two", "zwei eins", "0-1 1-0", "zwei eins<img>"),
         ("one<img> two", "eine zweite", "0-0 1-1", "eine<img> zweite"),
+        # not within an element that it was not in
+        ("<b>a b c d</b> x <img> e", "A B X C D E", "0-0 1-1 2-3 3-4 4-2 5-5",
+         "<b>A B X C D</b> <img>E"),
+        ("e x <img> <b>a b c d</b>", "E A B X C D", "0-0 1-3 2-1 3-2 4-4 5-5",
+         "E <img><b>A B X C D</b>"),
         # what is apart from the rest is left out
         ("<b>put out</b> a fire", "lösch Feuer aus", "0-0 3-1 1-2",
          "<b>lösch</b> Feuer aus"),
