@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jaxformer.serving.blocks import Part
@@ -99,6 +99,7 @@ class Cut:
     Attributes:
         piece: the sentence.
         place: of the sentence in the text, from 0.
+        objects: of HTML, by the characters that stand for them.
         hidden: with its placeholders hidden; None: it has none.
         asks: what is searched: the sentence, or the texts between its placeholders.
         whole: whether it is the sentence.
@@ -106,6 +107,7 @@ class Cut:
 
     piece: Piece
     place: int
+    objects: Mapping[str, str]
     hidden: Hidden | None
     asks: list[Ask] = dataclasses.field(default_factory=list)
     whole: bool = True
@@ -135,11 +137,11 @@ class Text:
         """
         self.query, self.engine, self._glossary = query, engine, glossary
         self._markup: Markup | None = None
-        texts = [query.text]
+        texts: list[tuple[str, Mapping[str, str]]] = [(query.text, {})]
         if query.format == "html":
             self._markup = parse(query.text)
-            texts = [block.text for block in self._markup.blocks]
-        layouts = [self._divide(text) for text in texts]
+            texts = [(block.text, block.objects) for block in self._markup.blocks]
+        layouts = [self._divide(text) for text, _ in texts]
         if query.required and sum(len(layout.pieces) for layout in layouts) > 1:
             raise ServingError(
                 400,
@@ -150,9 +152,9 @@ class Text:
             )
         self._blocks: list[_Block] = []
         self.cuts: list[Cut] = []
-        for layout in layouts:
+        for layout, (_, objects) in zip(layouts, texts, strict=True):
             cuts = [
-                Cut(piece, place, hide(piece.text))
+                Cut(piece, place, objects, hide(piece.text))
                 for place, piece in enumerate(layout.pieces, len(self.cuts))
             ]
             self._blocks.append(_Block(layout, cuts))
@@ -186,7 +188,8 @@ class Text:
             self.ask_between(cut)
             return
         try:
-            cut.asks = [Ask(text, self._encode(text, cut.place, prefix, marks))]
+            required = [*self.query.required, *marks]
+            cut.asks = [Ask(text, self._encode(text, cut.place, prefix, required))]
         except ServingError as error:
             if not marks or error.code != "cannot_write":
                 raise
@@ -202,12 +205,11 @@ class Text:
         ]
 
     def _encode(
-        self, text: str, place: int, prefix: str, marks: Sequence[str]
+        self, text: str, place: int, prefix: str, required: Sequence[str]
     ) -> list[Encoded]:
         """Encode a text. Terms that cannot be required of it are left out; the answer
         says if they are missing.
         """
-        required = [*self.query.required, *marks]
         if self._glossary is not None:
             terms = self._glossary.terms_in(text)[: MOST_REQUIRED - len(required)]
             try:
@@ -246,11 +248,18 @@ class Text:
             hypotheses = cut.hidden.join(every)
         if not hypotheses:
             return None
-        hypotheses = shown = hypotheses[: self.query.n_best]
-        if not self.query.alignment:
-            shown = [dataclasses.replace(each, alignment=None) for each in hypotheses]
-        span = (cut.piece.start, cut.piece.stop)
-        return SentenceResult(cut.piece.text, span, shown), hypotheses
+        hypotheses = hypotheses[: self.query.n_best]
+        table = str.maketrans(dict(cut.objects))
+        shown = [
+            dataclasses.replace(
+                each,
+                text=each.text.translate(table),
+                alignment=each.alignment if self.query.alignment else None,
+            )
+            for each in hypotheses
+        ]
+        source, span = cut.piece.text.translate(table), cut.piece[1:]
+        return SentenceResult(source, span, shown), hypotheses
 
     def _join(self, ask: Ask, found: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         if not ask.encoded:  # it has no token
@@ -265,12 +274,13 @@ class Text:
         texts = list(dict.fromkeys(map(self._render, rows)))
         unmet = [phrase for phrase in self.query.required if phrase not in texts[0]]
         if self._glossary is not None:
-            unmet += self._glossary.unmet(self.query.text, texts[0])
+            for cut, each in zip(self.cuts, rows[0], strict=True):
+                unmet += self._glossary.unmet(cut.piece.text, each.text)
         return Translated(
             texts[0],
             [result for result, _ in results],
             [text for text in texts[1:] if text],
-            unmet,
+            list(dict.fromkeys(unmet)),
             self.engine.languages[0],
         )
 

@@ -128,6 +128,28 @@ def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
     assert engine.batches[2:] == [(PLAIN, ["forget", "now."])]
 
 
+def test_phrases_are_not_required_of_each_text_between_placeholders():
+    query = Query("forget {name} now", required=("ja",))
+    (done,) = translate(query)
+    assert (done.text, done.unmet) == ("FORGET {name} NOW", ["ja"])
+
+
+def test_terms_within_html_are_met():
+    async def work(service):
+        service.glossary = Glossary({"one two": "ONE TWO", "three": "drei"})
+        return await service.translate([Query("One <b>two three</b>", format="html")])
+
+    (done,) = served(work)
+    assert done.unmet == []
+
+
+def test_sentences_of_html_show_what_was_copied():
+    query = Query("<p>One <code>a b</code>. Two.</p>", format="html")
+    (done,) = translate(query)
+    assert [own.source for own in done.sentences] == ["One <code>a b</code>.", "Two."]
+    assert done.sentences[0].hypotheses[0].text == "ONE <code>a b</code>."
+
+
 def test_html_keeps_its_tags():
     text = '<p id="1">One <b>two</b>.</p>\n<code>x</code> <i>Three</i>'
     (done,) = translate(Query(text, format="html"))
