@@ -52,7 +52,7 @@ class Shape(NamedTuple):
     """
 
     rows: int
-    """Sentences, with those that fill it up."""
+    """Sentences, with those that fill it up; equally many on each device."""
     width: int
     """Tokens of a source."""
     prefixes: tuple[int, int] | None = None

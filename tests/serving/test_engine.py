@@ -27,6 +27,7 @@ from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.translator import Translator
 
 POSITIONS, EXTRA = 16, 4
+ALL_DEVICES = models.mesh_of_devices
 
 
 def translator(**changes) -> Translator:
@@ -341,6 +342,16 @@ def test_scores(engine):
         assert own.log_probability == pytest.approx(other.log_probability, rel=1e-5)
     with pytest.raises(ServingError, match="the model has 16 positions"):
         engine.score([Pair("a", " ".join(texts(6)))])
+
+
+def test_devices_share_a_batch(monkeypatch):
+    """Each has as many rows."""
+    monkeypatch.setattr(models, "mesh_of_devices", ALL_DEVICES)
+    engine = Engine(lambda: translator(beam_size=1), rows=1)
+    assert engine.rows == jax.local_device_count() > 1
+    sources = texts(3)
+    found = search(engine, PLAIN, sources)
+    assert_same(found, engine.translator.search(sources))
 
 
 def test_a_shortlist_compiles_nothing_in_a_request(compiled):
