@@ -97,12 +97,8 @@ class Compiled:
         if program in self._programs.done:
             return
         (use, shape), translator = program, self.translator
-        models, codec, end = (
-            translator.models,
-            translator.codec,
-            translator.codec.frame.end,
-        )
-        pair: tuple[list[int], list[int]] = [end], [end]
+        models, codec = translator.models, translator.codec
+        pair = [codec.frame.end], [codec.frame.end]
         if use == "attend":
             how = {"width": shape.width, "k": self.candidates}
             given_pairs.attend(models, codec, "", "", **how)
@@ -112,11 +108,7 @@ class Compiled:
             decoding = translator.decoding
             given_pairs.score(models, codec, [Pair("", "")], decoding, shape)
         else:
-            search = self.searches[cast(Kind, use)]
-            search.search([], shape)
-            for width in shape.aligned:
-                longest, layer = ([end], [end] * width), cast(int, search.layer)
-                given_pairs.align(models, codec, [longest], layer, shape.rows, shape)
+            self.searches[cast(Kind, use)].compile(shape)
         self._programs.done.add(program)
 
     @contextlib.contextmanager

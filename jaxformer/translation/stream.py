@@ -30,13 +30,16 @@ from jaxformer.translation.options import (
     number_lines,
     windows,
 )
-from jaxformer.translation.results import Hypothesis, LongSources, blank
+from jaxformer.translation.results import Hypothesis, LongSources, blank, nothing
 
 if TYPE_CHECKING:
     from jaxformer.translation.shortlist import Shortlist
 
 Prepared: TypeAlias = tuple[list[Passage], list[Sentence]]
 """Lines, and the sentences that are their parts, in order, blank ones too."""
+
+# Pairs of a batch of alignments, where its shape is given, unless it has more rows.
+_PAIRS = 16
 
 # A phrase of each kind in an error.
 _NAMES = {"prefixes": "prefix", "required": "required phrase"}
@@ -229,6 +232,8 @@ class LineSearch:
         """Add their alignments to the translations of sentences."""
         from jaxformer.translation.pairs import align
 
+        if shape:  # the translations of one sentence are aligned together
+            rows = max(rows, min(rows * self.n_best, _PAIRS))
         pairs = [
             (sentence.ids, ids)
             for sentence, each in zip(sentences, read, strict=True)
@@ -241,6 +246,14 @@ class LineSearch:
             for x in read
         ]
 
+    def compile(self, shape: Shape) -> None:
+        """Compile all programs of a shape, by a search of no sentence."""
+        self.search([], shape)
+        end = self.codec.frame.end
+        for width in shape.aligned:
+            sentence, found = Sentence([end], 0, (0, 0)), ([end] * width, nothing())
+            self._align([sentence], [[found]], shape.rows, shape)
+
     def join(
         self, passage: Passage, parts: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:
@@ -250,14 +263,14 @@ class LineSearch:
             passage: the line, of :meth:`prepare`.
             parts: translations of those of its parts that are not blank.
         """
-        nothing = [blank(aligned=self.layer is not None)]
+        empty = [blank(aligned=self.layer is not None)]
         if len(passage.parts) == 1:
-            return parts[0] if passage.parts[0] else nothing
+            return parts[0] if passage.parts[0] else empty
         from jaxformer.translation.paragraphs import join
 
         # The one translation of a blank part goes with all of the others.
         rest = iter(parts)
-        own = [next(rest) if ids else nothing * self.n_best for ids in passage.parts]
+        own = [next(rest) if ids else empty * self.n_best for ids in passage.parts]
         return join(own, passage.spaces)
 
     def _sentences(

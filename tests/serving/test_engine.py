@@ -284,19 +284,21 @@ def test_alternatives_are_the_most_probable_words(engine):
     assert len({each.word for each in found}) == len(found)
     values = [each.probability for each in found]
     assert values == sorted(values, reverse=True)
-    vocabulary, codec = runs.vocabulary(), engine.translator.codec
-    begin = vocabulary.encode(prefix)
-    for each in found:
+    encode, pad_id = runs.vocabulary().encode, runs.vocabulary().pad_id
+    begin, (ids,) = encode(prefix), engine.translator.codec.encode_sources([source])
+    words = [encode(f"{prefix} {each.word}") for each in found]
+    rows = [(own + [pad_id] * POSITIONS)[:POSITIONS] for own in words]
+    logits = jax.jit(engine.translator.model.apply)(
+        {"params": engine.translator.params},
+        jnp.array([ids] * len(rows), jnp.int32),
+        jnp.array(rows, jnp.int32),
+    )
+    values = np.array(jax.nn.log_softmax(logits), np.float64)
+    for each, own, row in zip(found, words, values, strict=True):
         assert " " not in each.word
         assert each.text == prefix or each.text.startswith(f"{prefix} {each.word}")
-        tokens = vocabulary.encode(f"{prefix} {each.word}")[len(begin) :]
-        sides = codec.encode_sources([source])[0], [*begin, *tokens]
-        logits = engine.translator.model.apply(
-            {"params": engine.translator.params},
-            *(jnp.array([ids], jnp.int32) for ids in sides),
-        )
-        rows = jax.nn.log_softmax(logits[0].astype(jnp.float32))[len(begin) :]
-        value = sum(float(row[token]) for row, token in zip(rows, tokens, strict=True))
+        places = range(len(begin), len(own))
+        value = sum(row[place, own[place]] for place in places)
         assert each.probability == pytest.approx(np.exp(value), rel=1e-3)
 
 

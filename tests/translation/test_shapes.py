@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -138,8 +139,8 @@ def test_the_error_of_a_sentence_is_its_own():
 
 def unpadded(translator: Translator, *sides: list[int]):
     pair = (jnp.array([ids], jnp.int32) for ids in sides)
-    given = {"params": translator.params}, *pair
-    return jax.device_get(translator.model.apply(*given, method="forward"))
+    apply = jax.jit(functools.partial(translator.model.apply, method="forward"))
+    return jax.device_get(apply({"params": translator.params}, *pair))
 
 
 LENGTHS = [("Open the file.", "Datei"), ("Close it", "Die Tabelle wird geschlossen.")]
