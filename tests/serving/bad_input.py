@@ -119,6 +119,8 @@ def bad_requests(protocol):
     yield from _bad_bodies(protocol)
     yield from _bad_fields(protocol)
     yield from _bad_forms(protocol)
+    if protocol is NATIVE:
+        yield from _bad_native()
 
 
 def _bad_bodies(protocol):
@@ -217,6 +219,50 @@ def _bad_forms(protocol):
     }
     for name, (body, headers, status) in rows.items():
         yield Bad(f"form, {name}", protocol.path, body, headers, allowed=(status,))
+
+
+def _bad_native():
+    """Yield what only our own protocol has."""
+    # Some are only refused by an engine with a model.
+    refused, either = (400, 422), (200, 400, 422)
+    unwritable = "\u4e2d\x00\ud800"
+    rows = [
+        ("translate", {}, refused),
+        ("translate", {"text": "a", "texts": ["a"]}, refused),
+        ("translate", {"text": "a", "prefix": "p" * 6_000}, refused),
+        ("translate", {"text": "a", "prefix": "p " * 2_000}, either),
+        ("translate", {"text": "a", "prefix": unwritable}, either),
+        ("translate", {"text": "a", "prefix": 7}, refused),
+        ("translate", {"texts": ["a"], "prefixes": ["a", "b"]}, refused),
+        ("translate", {"text": "a", "required": "a"}, refused),
+        ("translate", {"text": "a", "required": [["a"], ["b"]]}, refused),
+        ("translate", {"text": "a", "required": [["x"] * 50]}, either),
+        ("translate", {"text": "a", "required": [[unwritable]]}, either),
+        ("translate", {"text": "One. Two.", "required": [["a"]]}, refused),
+        ("translate", {"text": "a", "alignment": "hard"}, refused),
+        ("translate", {"text": "a", "n_best": 101}, refused),
+        ("translate/stream", {"texts": ["a"]}, refused),
+        ("translate/stream", {"text": None}, refused),
+        ("translate/stream", {"text": "a", "prefix": "p" * 6_000}, refused),
+        ("attention", {"text": ["a"]}, refused),
+        ("attention", {"text": "a", "k": 9}, refused),
+        ("attention", {"text": "a " * 500}, either),
+        ("attention", {"text": "a", "translation": "a " * 500}, either),
+        ("attention", {"text": " "}, either),
+        ("attention", {"text": unwritable, "translation": unwritable}, either),
+        ("alternatives", {"text": "a", "prefix": "", "k": 0}, refused),
+        ("alternatives", {"text": "a", "prefix": unwritable}, either),
+        ("alternatives", {"text": "a", "prefix": "p " * 2_000}, either),
+        ("alternatives", {"text": " ", "prefix": ""}, either),
+        ("score", {"pairs": "a"}, refused),
+        ("score", {"pairs": [7]}, refused),
+        ("score", {"pairs": [{"text": "a"}]}, refused),
+        ("score", {"pairs": [{"text": "a" * 400, "translation": "\n"}]}, either),
+        ("score", {"pairs": []}, either),
+    ]
+    for name, fields, allowed in rows:
+        body = json.dumps(fields).encode()
+        yield Bad(f"{name}, {body[:60]!r}", f"/v1/{name}", body, allowed=allowed)
 
 
 # What is wrong with the lines of HTTP itself.
