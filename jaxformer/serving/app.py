@@ -38,7 +38,8 @@ _PROTOCOLS: dict[str, Callable[[ServingError], Response]] = {
 }
 
 _PAGE = Path(__file__).with_name("page")
-_THREADS = Path(__file__).parents[1] / "visualization" / "pages" / "threads.js"
+_PAGES = Path(__file__).parents[1] / "visualization" / "pages"
+_SHARED = ("page.css", "page.js", "attention.css", "threads.js")  # with those pages
 
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -218,7 +219,7 @@ async def _reload(service: Service, request: Request) -> Response:
 
 
 def _page_routes() -> list[Route]:
-    found = [*_PAGE.iterdir(), _THREADS]
+    found = [*_PAGE.iterdir(), *(_PAGES / name for name in _SHARED)]
     files = {path.name: _read(path) for path in sorted(found) if path.is_file()}
 
     async def index(request: Request) -> Response:

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import re
 import threading
+from pathlib import Path
 
 import pytest
 from serving.asgi import Exchange, ask
 from serving.fake_engine import FakeEngine, slowly
 
+from jaxformer import serving
 from jaxformer.serving.access import Keys, make_key
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
@@ -383,6 +386,9 @@ def test_the_log_has_no_text():
     assert "secret" not in repr(call)
 
 
+PANELS = Path(serving.__file__).with_name("page").joinpath("panels.js").read_text()
+
+
 @pytest.fixture(scope="module")
 def page():
     async def work(app, _):
@@ -392,7 +398,9 @@ def page():
             app, "GET", "/static/serve.css", if_none_match=style.headers["etag"]
         )
         outside = await ask(app, "GET", "/static/..%2fconfig.py")
-        return index, style, again, outside
+        names = re.findall(r"static/([a-z.]+)", index.body.decode() + PANELS)
+        files = {name: await ask(app, "GET", f"/static/{name}") for name in names}
+        return index, style, again, outside, files
 
     async def main():
         service = Service([FakeEngine()], ServingConfig())
@@ -414,7 +422,16 @@ def test_the_page_runs_no_code_of_others(page):
 
 
 def test_files_of_the_page_are_fetched_once(page):
-    _, style, again, outside = page
+    _, style, again, outside, _ = page
     assert style.headers["content-type"].startswith("text/css")
     assert (again.status, again.body) == (304, b"")
     assert outside.status == 404
+
+
+def test_every_file_that_the_page_names_is_served(page):
+    *_, files = page
+    assert {"serve.js", "page.css", "threads.js", "attention.css"} <= files.keys()
+    kinds = {"css": "text/css", "js": "text/javascript"}
+    for name, answer in files.items():
+        assert answer.status == 200, name
+        assert answer.headers["content-type"].startswith(kinds[name.split(".")[1]])

@@ -6,12 +6,11 @@ import json
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 
 import pytest
 from browser import emulate, violations
 from serving.fake_native import PAGE, Fake, refusal, serve
+from serving.opened_page import Page, resize
 
 ANIMAL = "The animal did not cross the street because it was too tired."
 FILE = "Open the file in a new window."
@@ -40,105 +39,6 @@ def page(server, browse):
     fake.reset()
     page.script("localStorage.clear()")
     page.driver.get("about:blank")  # nothing of the page goes on
-
-
-def resize(command: Callable, width: int = 1200, height: int = 900) -> None:
-    """Set the size of the window."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
-    command("Emulation.setDeviceMetricsOverride", metrics | {"mobile": width < 600})
-
-
-class Page:
-    """The open page: what a reader does and sees."""
-
-    def __init__(self, driver, fake: Fake, url: str) -> None:
-        self.driver, self.fake, self.url = driver, fake, url
-
-    def find(self, selector: str) -> list:
-        return self.driver.find_elements("css selector", selector)
-
-    def text(self, selector: str) -> str:
-        return self.script(
-            "return document.querySelector(arguments[0])?.innerText ?? ''", selector
-        )
-
-    def texts(self, selector: str) -> list[str]:
-        return self.script(
-            "return [...document.querySelectorAll(arguments[0])]"
-            ".map(each => each.textContent)",
-            selector,
-        )
-
-    def script(self, code: str, *arguments):
-        return self.driver.execute_script(code, *arguments)
-
-    def wait(self, condition: Callable, seconds: float = 20) -> None:
-        """Wait until a condition holds."""
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                pytest.fail(
-                    f"not within {seconds} s; the page says {self.text('body')}"
-                )
-            time.sleep(0.01)
-
-    @property
-    def actions(self):
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        return ActionChains(self.driver, duration=0)
-
-    def press(self, *keys: str, held: tuple[str, ...] = ()) -> None:
-        """Press keys one after the other, while others are held."""
-        from selenium.webdriver.common.keys import Keys
-
-        actions = self.actions
-        for key in held:
-            actions.key_down(getattr(Keys, key))
-        actions.send_keys(*(getattr(Keys, key, key) for key in keys))
-        for key in held:
-            actions.key_up(getattr(Keys, key))
-        actions.perform()
-
-    def write(self, text: str) -> None:
-        """Replace the text at once, as pasting does."""
-        self.script(
-            "const area = document.getElementById('text'); area.focus();"
-            " area.value = arguments[0]; area.dispatchEvent(new Event('input'));",
-            text,
-        )
-
-    def translate(self, text: str) -> None:
-        """Write a text and wait for the end of its translation."""
-        before = len(self.fake.asked("translate/stream"))
-        self.script("document.getElementById('status').textContent = ''")
-        self.write(text)
-        self.press("ENTER", held=("CONTROL",))  # without the pause
-        self.wait(lambda: "in the queue" in self.text("#status"))
-        assert len(self.fake.asked("translate/stream")) == before + 1
-
-    @property
-    def output(self) -> str:
-        return self.script("return document.getElementById('output').textContent")
-
-    def words(self, index: int = 0) -> list:
-        return self.find(f"#output [role=button][data-sentence='{index}']")
-
-    def linked(self) -> tuple[list[str], list[str]]:
-        """Return the marked words of the source and of the translation."""
-        return self.texts("#mirror .linked"), self.texts("#output .linked")
-
-    def open_tab(self, name: str) -> None:
-        self.find(f"#tab-{name}")[0].click()
-        shown = {"Attention": "#heads", "Steps": "#Steps li", "API": "pre"}
-        self.wait(lambda: self.find(shown.get(name, "#Candidates li")))
-
-    @property
-    def focused(self) -> str:
-        """Return the id of what has the focus, else its text."""
-        return self.script(
-            "const here = document.activeElement; return here.id || here.textContent"
-        )
 
 
 def test_typing_translates_after_a_pause_and_aborts_the_older_request(page):

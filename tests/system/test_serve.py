@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from serving.opened_page import Page
 
 import runs
 from jaxformer.translation.translator import Translator
@@ -163,6 +164,32 @@ def test_it_shows_what_the_model_does(server):
     pair = {"text": text, "translation": maps["translation"]}
     (score,) = server.post("/v1/score", {"pairs": [pair]}).json()["scores"]
     assert score["log_probability"] < 0
+
+
+def test_the_page_shows_the_model_at_work(server, browse):
+    """A text is translated as by the model; another word is taken; attention, steps and
+    the request are shown.
+    """
+    text = next(text for text in SENTENCES if server.translate(text)[0].split()[1:])
+    page = Page(browse(server.url + "/"), None, server.url)
+    page.wait(lambda: page.find("#source option"))
+    page.translate(text)
+    assert [page.output.removesuffix("unfinished")] == server.translate(text)
+    page.words()[0].click()
+    page.wait(lambda: page.find("[role=option]"), 60)
+    words = page.texts("[role=option] b")
+    page.find("[role=option]")[1].click()
+    page.wait(lambda: "translated again" in page.text("#status"), 60)
+    assert page.output.startswith(words[1])
+    page.open_tab("Attention")
+    sides = [page.texts(f".tokens.side{side} button") for side in (0, 1)]
+    translation = page.output.removesuffix("unfinished")
+    maps = server.post("/v1/attention", {"text": text, "translation": translation})
+    assert sides == [maps.json()[name] for name in ("target_tokens", "source_tokens")]
+    page.open_tab("Steps")
+    assert page.texts("#Steps li > b") == sides[0]
+    page.open_tab("API")
+    assert f"{server.url}/v1/translate" in page.text("#API pre")
 
 
 def test_it_is_alive_while_it_searches(server):
