@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from typing import Any
 
 from jaxformer.cli.arguments import (
     add_keys,
@@ -39,6 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(add, ("workdir", run_directory, "DIR", run), repeated=True)
     add_options(add, ("checkpoint", str, "WHICH", which))
     add_keys(parser, Site)
+    to = "what to translate into, for a run of several languages; may be repeated"
+    read = "what to translate from, for an imported model whose input names it"
+    more: Any = {"action": "append", "metavar": "CODE"}
+    add("--to", "--target_language", dest="target_language", help=to, **more)
+    add("--from", dest="source_language", help=read, **more)
     add_options(
         add,
         ("cors", str, "ORIGIN", "whose pages may read answers, or *; may be repeated"),
@@ -56,8 +63,7 @@ def run(options: argparse.Namespace) -> None:
     """Serve."""
     for package in ("starlette", "uvicorn", "python_multipart", "prometheus_client"):
         require(package, "serve")
-    from jaxformer.serving.engine import Engine
-    from jaxformer.serving.server import serve
+    from jaxformer.serving.server import load_engines, serve
 
     if not options.workdir:
         raise UsageError("--workdir is missing: name the directory of a trained run")
@@ -70,15 +76,14 @@ def run(options: argparse.Namespace) -> None:
         decoding = asked_search(options)
         DecodingConfig(**decoding)
 
-    def load() -> list[Engine]:
-        how = {
-            "decoding": decoding,
-            "shortlist": options.shortlist,
-        }
-        which = options.checkpoint or "best"
-        return [
-            Engine.load(run, checkpoint=which, rows=config.rows, **how)
-            for run in options.workdir
-        ]
-
+    load = functools.partial(
+        load_engines,
+        options.workdir,
+        options.source_language or [None],
+        options.target_language or [None],
+        checkpoint=options.checkpoint or "best",
+        decoding=decoding,
+        shortlist=options.shortlist,
+        rows=config.rows,
+    )
     serve(load, config, site, show=lambda line: write_output(None, [line]), say=say)

@@ -274,7 +274,7 @@ def _answer_input_error(request: Request, error: InputError) -> Response:
 
 
 def _answer_http_error(request: Request, error: HTTPException) -> Response:
-    path, method = request.url.path[:80], request.method
+    path, method = request.scope["path"][:80], request.method
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"{path} answers {allowed}, not {method}"

@@ -94,9 +94,13 @@ async def _stream(service: Service, request: Request) -> Response:
     work = asyncio.create_task(
         service.translate(queries, sentence=sentence, begin=begin, times=times)
     )
-    work.add_done_callback(
-        lambda done: None if done.cancelled() else events.put_nowait(("end", done))
-    )
+
+    def end(done: asyncio.Task[Any]) -> None:
+        if not done.cancelled():
+            done.exception()  # seen, also if nobody reads the event
+            events.put_nowait(("end", done))
+
+    work.add_done_callback(end)
     try:
         first = await events.get()
     except BaseException:
@@ -142,6 +146,7 @@ async def _write_events(
         (done,) = data.result()
         yield _event("done", _show_end(done) | show_work())
         return
+    current().refused(fault)
     if not isinstance(fault, ServingError):
         fault = ServingError(500, "internal", "the server failed on this text")
     yield _event("error", {"error": fault.to_json()})

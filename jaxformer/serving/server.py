@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -85,6 +87,30 @@ def serve(
         show(f"listening {url}")
         server = Server(app, service, site.trusted_proxy, announce=announce, say=say)
         server.run_on(bound)
+
+
+def load_engines(
+    workdirs: Sequence[Path],
+    sources: Sequence[str | None],
+    targets: Sequence[str | None],
+    **how: Any,
+) -> list[Engine]:
+    """Read runs, each for all pairs of languages.
+
+    Args:
+        workdirs: directories of runs.
+        sources: codes; None: that of the run.
+        targets: codes; None: that of the run.
+        **how: see :meth:`Engine.load`.
+
+    Raises:
+        InputError: a run cannot be read or does not have the languages.
+    """
+    return [
+        Engine.load(run, source_language=source, target_language=target, **how)
+        for run, source, target in itertools.product(workdirs, sources, targets)
+        if source is None or source != target
+    ]
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -198,7 +224,6 @@ class Server(uvicorn.Server):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            signals.leave_terminal()
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._reload)
             return
@@ -216,10 +241,11 @@ class Server(uvicorn.Server):
     async def _reload_all(self) -> None:
         try:
             await self._service.reload()
+            line = f"reloaded {self._service.describe()}"
         except Exception as error:
-            self._say(f"reload failed, nothing has changed: {first_line(error)}")
-        else:
-            self._say(f"reloaded {self._service.describe()}")
+            line = f"reload failed, nothing has changed: {first_line(error)}"
+        with contextlib.suppress(OSError):  # the terminal may be closed
+            self._say(line)
 
 
 def _protocol(config: ServingConfig) -> type[H11Protocol]:

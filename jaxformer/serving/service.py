@@ -332,12 +332,14 @@ class Service:
 
     async def score(self, engine: Engine, pairs: Sequence[Pair]) -> list[PairScore]:
         """Return the log-probability of each target given its source."""
-        return await self._call(engine, lambda own: own.score(pairs))
+        return await self._call(engine, lambda own: own.score(pairs), len(pairs))
 
-    async def _call(self, engine: Engine, call: Callable[[Engine], Result]) -> Result:
+    async def _call(
+        self, engine: Engine, call: Callable[[Engine], Result], cost: int = 1
+    ) -> Result:
         """Call an engine in the queue of the sentences."""
         self._check_ready()
-        current().spend(1)
+        current().spend(cost)
         job = Job(Key(engine.languages, None), 0, Waiting(call))
         (result,) = await self.batcher.run([job], timeout=self.config.timeout)
         return result

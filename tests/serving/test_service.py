@@ -11,8 +11,10 @@ from serving.fake_engine import FakeEngine, slowly
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.engine import Engine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import PLAIN, RICH, TERMS
+from jaxformer.serving.server import load_engines
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, best_rows
@@ -393,3 +395,15 @@ def test_an_error_of_a_call_is_its_own():
         return await service.translate([Query("one")])
 
     assert served(work)[0].text == "ONE"
+
+
+def test_a_run_of_several_languages_is_loaded_for_each_pair(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(Engine, "load", lambda run, **how: loaded.append((run, how)))
+    load_engines(["run"], ["en", "de"], ["de", "fr"], rows=2)
+    pairs = [(how["source_language"], how["target_language"]) for _, how in loaded]
+    assert pairs == [("en", "de"), ("en", "fr"), ("de", "fr")]
+    assert {(run, how["rows"]) for run, how in loaded} == {("run", 2)}
+    loaded.clear()
+    load_engines(["a", "b"], [None], [None])
+    assert [run for run, _ in loaded] == ["a", "b"]
