@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxformer.data.language_codes import find_model_language, read_code
+from jaxformer.data.language_codes import find_model_language, read_code, same_language
 from jaxformer.interop.argos_languages import describe_language
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.texts import Query, Translated
@@ -37,12 +37,12 @@ def write_code(code: str) -> str:
     """Return the code of a run's language as LibreTranslate writes it.
 
     Example:
-        >>> [write_code(code) for code in ("deu_Latn", "pt_BR", "zho_Hant", "de-AT")]
-        ['de', 'pt-BR', 'zh-Hant', 'de']
+        >>> [write_code(code) for code in ("deu_Latn", "pt_BR", "zho_Hant", "kas_Deva")]
+        ['de', 'pt-BR', 'zh-Hant', 'ks-Deva']
     """
     found = read_code(code)
-    if found.language == "zh":
-        return f"zh-{found.script}"
+    if found.language == "zh" or not same_language(found.language, code):
+        return f"{found.language}-{found.script}"
     if (found.language, found.region) == ("pt", "BR"):
         return "pt-BR"
     return found.language
