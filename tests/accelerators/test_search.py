@@ -85,10 +85,13 @@ def topology(request, monkeypatch):
 def test_a_search_stays_on_its_device(topology, kind, beam_size):
     """Every step of the search runs in a loop of the one program: nothing goes to the
     host, nothing to other devices. The beam is never copied with its keys and values:
-    no gather of a step has a result as large as the cache of a layer.
+    no gather of a step has a result as large as the cache of a layer. The kernel of the
+    device reads the source or the prompts.
     """
     program = compiled(topology, kind, beam_size)
     found = list(program.instructions())
+    kernel = "__cudnn$fmha" if topology.startswith("h") else "tpu_custom_call"
+    assert any(each.target.startswith(kernel) for each in found)
     assert any(each.opcode == "while" for each in found)
     assert not program.exchanged()
     assert not [
