@@ -42,10 +42,13 @@ from jaxformer.translation.compiled import BatchInput, search, sentence_keys
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_results
 from jaxformer.translation.translator import Translator
-from jaxformer.typing import Array, Int, PyTree
+from jaxformer.typing import Array, Float, Int, PyTree
 
 # Tokens of a batch of prompts, padding included.
 _TOKENS = 8192
+
+# Tokens that are computed before the text of a batch is read for stop strings.
+_STEPS = 8
 
 
 class Continuation(NamedTuple):
@@ -121,7 +124,7 @@ class Generator:
             prompts: texts; an empty one begins a new text.
             most: tokens that are added at most, as far as the model has positions.
             stop: strings that end a continuation and are not part of it. On one device
-                greedy search and sampling end there too, in steps as :meth:`stream`.
+                greedy search and sampling compute few tokens after them.
             n_best: continuations of each prompt.
             decoding: how to search; None: as the run says.
 
@@ -232,13 +235,13 @@ class Generator:
         places: Any = np.zeros((1, 2), np.int32)
         batch = BatchInput(source, places, jnp.uint32(decoding.seed))
         state = _begin(*_only(models), batch, rules)
-        for _ in range(most):
-            state, tokens = _advance(*_only(models), batch, rules, state)
-            read = tokens[0], state.done[0], state.lengths[0]
-            token, done, length = jax.device_get(read)
-            if token == self._eos_id or (done and not length):
+        for place in range(1, most + 1):
+            state, _ = _advance(*_only(models), batch, rules, 1, state)
+            read = state.tokens, state.done, state.lengths
+            (tokens,), (done,), (length,) = jax.device_get(read)
+            if tokens[place] == self._eos_id or (done and not length):
                 return
-            yield int(token)
+            yield int(tokens[place])
 
     def _decoding(
         self, decoding: DecodingConfig | None, most: int, stop: Sequence[str]
@@ -291,20 +294,31 @@ def _search_to_stop(
     batch: BatchInput,
     rules: SearchRules,
 ) -> SearchResult:
-    """Search as :func:`~jaxformer.translation.compiled.search` does, a token at a time,
-    and end each row at its first stop string.
+    """Search as :func:`~jaxformer.translation.compiled.search` does, a few tokens at a
+    time, and end each row at its first stop string.
     """
     added = [AddedText(vocabulary, x) for x in prompts for _ in range(rules.beam_size)]
     texts, longest = [""] * len(added), max(map(len, stop))
-    state, done = _begin(*_only(models), batch, rules), np.zeros(1, bool)
+    state, place = _begin(*_only(models), batch, rules), 1
+    done, ends = np.zeros(len(state.done), bool), np.full(len(state.done), rules.length)
+    values = np.zeros(len(done), np.float32)
     while not done.all():
-        state, last = _advance(*_only(models), batch, rules, state)
-        tokens, done = map(np.array, jax.device_get((last, state.done)))
-        for row in np.flatnonzero(~done):
-            text, done[row] = cut(texts[row] + added[row].add(int(tokens[row])), stop)
-            texts[row] = text[-longest:]
+        state, history = _advance(*_only(models), batch, rules, _STEPS, state)
+        read = state.tokens, state.done, history
+        tokens, now, after = map(np.array, jax.device_get(read))
+        for row in np.flatnonzero(~done[: len(added)]):
+            for step, token in enumerate(tokens[row, place : place + _STEPS].tolist()):
+                if token in (rules.eos_id, rules.pad_id):
+                    break
+                text, stopped = cut(texts[row] + added[row].add(token), stop)
+                texts[row] = text[-longest:]
+                if stopped:
+                    now[row], ends[row] = True, place + step
+                    values[row] = after[step, row]
+                    break
+        done, place = now, place + _STEPS
         state = state._replace(done=jnp.asarray(done))
-    return _finish(rules, state)
+    return _finish(rules, state, ends, values)
 
 
 def _only(models: Models) -> tuple[LanguageModel, PyTree]:
@@ -312,7 +326,26 @@ def _only(models: Models) -> tuple[LanguageModel, PyTree]:
     return cast(LanguageModel, models.models[0]), models.params[0]
 
 
-_finish = jax.jit(row_finish)
+@jax.jit
+def _finish(
+    rules: SearchRules,
+    state: RowState,
+    ends: Int[Array, " N"],
+    values: Float[Array, " N"],
+) -> SearchResult:
+    """Return the hypotheses, each without its tokens after the first ``ends``, where
+    its log-probability was ``values``.
+    """
+    kept = jnp.arange(state.tokens.shape[1])[None] <= ends[:, None]
+    return row_finish(
+        rules,
+        state._replace(
+            tokens=jnp.where(kept, state.tokens, rules.pad_id),
+            values=jnp.where(ends < state.lengths, values, state.values),
+            token_log_probabilities=jnp.where(kept, state.token_log_probabilities, 0.0),
+            lengths=jnp.minimum(state.lengths, ends),
+        ),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -324,15 +357,18 @@ def _begin(
     return row_init(rules, (model.empty_cache(memory, rows, rules.length), memory))
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(0, 4), donate_argnums=5)
 def _advance(
     model: LanguageModel,
     params: PyTree,
     batch: BatchInput,
     rules: SearchRules,
+    steps: int,
     state: RowState,
-) -> tuple[RowState, Int[Array, " N"]]:
-    """Extend each row by a token; return the tokens too."""
+) -> tuple[RowState, Float[Array, "K N"]]:
+    """Extend each row by up to K ``steps`` tokens; also return its log-probability
+    after each.
+    """
 
     def step(tokens: jax.Array, own: PyTree) -> tuple[jax.Array, PyTree]:
         cache, memory = own
@@ -343,5 +379,17 @@ def _advance(
     choose = most_probable
     if rules.sampling is not None:
         choose = draw(rules.sampling, sentence_keys(batch), rules.beam_size)
-    state = row_step(rules, step, choose, state)
-    return state, state.tokens[:, state.position]
+
+    def extend(
+        carry: tuple[jax.Array, RowState, jax.Array],
+    ) -> tuple[jax.Array, RowState, jax.Array]:
+        count, state, values = carry
+        state = row_step(rules, step, choose, state)
+        return count + 1, state, values.at[count].set(state.values)
+
+    _, state, values = jax.lax.while_loop(
+        lambda carry: (carry[0] < steps) & ~carry[1].done.all(),
+        extend,
+        (jnp.int32(0), state, jnp.zeros((steps, *state.values.shape))),
+    )
+    return state, values
