@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from jaxformer.data.vocabulary import MASK, MODEL, SPECIAL, Vocabulary, valid
 from jaxformer.errors import InputError, require
 
+_FEW = 8  # texts that are encoded sooner than threads begin
+
 
 @dataclass(frozen=True)
 class SentencePieceVocabulary(Vocabulary):
@@ -75,7 +77,10 @@ class SentencePieceVocabulary(Vocabulary):
         self, texts: Sequence[str], *, threads: int = -1
     ) -> list[list[int]]:
         """Encode each sentence; -1 threads: all cores."""
-        return self._processor.encode(valid(texts), num_threads=threads)
+        texts = valid(texts)
+        if len(texts) <= _FEW:
+            return [self._processor.encode(text) for text in texts]
+        return self._processor.encode(texts, num_threads=threads)
 
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Encode a text; return its ids, and the characters of each."""

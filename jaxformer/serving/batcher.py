@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxformer.serving.errors import ServingError
@@ -159,6 +160,7 @@ class Batcher:
         self._requests: dict[_Request, None] = {}
         self._wake = asyncio.Event()
         self._draining = False
+        self._reserved = 0
         self._seconds_each = 0.0
         self.active = 0
 
@@ -213,6 +215,22 @@ class Batcher:
             raise request.error
         return request.results
 
+    @contextlib.contextmanager
+    def reserved(self, count: int) -> Iterator[None]:
+        """Keep room for jobs while they are prepared, so that a request that has none
+        is refused before.
+
+        Raises:
+            ServingError: 503, as of :meth:`run`.
+        """
+        count = min(count, self._capacity)
+        self._admit(count)
+        self._reserved += count
+        try:
+            yield
+        finally:
+            self._reserved -= count
+
     async def serve(self) -> None:
         """Search batches until :meth:`drain`, and then what still waits.
 
@@ -251,7 +269,7 @@ class Batcher:
                 limit=self._capacity,
                 given=count,
             )
-        waiting = self.waiting
+        waiting = self.waiting + self._reserved
         if waiting + count > self._capacity:
             seconds = math.ceil(waiting * self._seconds_each)
             raise ServingError(

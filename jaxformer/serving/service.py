@@ -28,6 +28,7 @@ from jaxformer.translation.results import Attention, PairScore
 
 Result = TypeVar("Result")
 
+_SHORT = 500  # characters that are encoded sooner than a thread begins
 _LONGEST_CODE = 35  # of a language, BCP 47
 
 
@@ -248,7 +249,12 @@ class Service:
         arrived = time.monotonic()
         self._check_ready()
         engines = [self.engine(query.source, query.target) for query in queries]
-        texts = await asyncio.to_thread(self._prepare, queries, engines)
+        ends = sum(q.text.count("\n") for q in queries if q.format == "text")
+        with self.batcher.reserved(len(queries) + ends):
+            if sum(len(query.text) for query in queries) <= _SHORT:
+                texts = self._prepare(queries, engines)
+            else:
+                texts = await asyncio.to_thread(self._prepare, queries, engines)
         call = current()
         call.spend(sum(len(text.cuts) for text in texts))
         if begin is not None:

@@ -133,6 +133,14 @@ def test_normalisation_is_the_documented_one(english_german):
         assert v.encode(v.decode(ids)) == ids
 
 
+@pytest.mark.parametrize("count", [0, 1, 8, 9])
+def test_few_texts_are_encoded_like_many(count, english_german):
+    """Threads are begun only for many, which has no effect on the tokens."""
+    many = english_german.encode_batch(SENTENCES[:20])
+    assert len(many) > 9
+    assert english_german.encode_batch(SENTENCES[:count]) == many[:count]
+
+
 def test_byte_fallback_keeps_unknown_characters():
     """Without it an emoji is unk; a byte that is a line end becomes a space."""
     plain, spelled = (

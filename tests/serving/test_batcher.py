@@ -216,6 +216,23 @@ async def test_a_request_beyond_the_queue_is_refused_at_once():
     assert (batcher.active, batcher.waiting) == (0, 0)
 
 
+@on_fake_clock
+async def test_what_is_being_prepared_has_room():
+    """Others are refused before they are prepared; more than all has room once."""
+    async with serving(Search(), rows=4, capacity=10) as batcher:
+        with batcher.reserved(8):
+            refused = await refusal(ask(batcher, document(3)))
+            assert (refused.status, refused.code, now()) == (503, "queue", 0)
+            with pytest.raises(ServingError), batcher.reserved(3):
+                raise AssertionError
+            with batcher.reserved(2):
+                pass
+            assert (await ask(batcher, document(2)))[1] == 1
+        with batcher.reserved(11):
+            assert (await refusal(ask(batcher, ["one"]))).code == "queue"
+        assert (await ask(batcher, document(10)))[1] == 4
+
+
 @pytest.mark.parametrize("seconds", [1e-3, 1e4])
 def test_retry_after_is_between_a_second_and_a_minute(seconds):
     """However fast or slow the last batch was."""
