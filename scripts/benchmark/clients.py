@@ -288,38 +288,36 @@ class Load:
             "most_batches": most,
         }
 
-    async def refused(self, documents: int, sentences: int) -> dict[str, Any]:
-        """Fill a queue with documents, and ask for a word until they are translated.
+    async def refused(
+        self, clients: int, sentences: int, seconds: float
+    ) -> dict[str, Any]:
+        """Send documents of more sentences than a queue holds, each client one after
+        the other, and a quarter of a second after a refusal the next.
 
         Returns:
-            Also the seconds in which words were refused.
+            Also how many were refused, and the seconds until then.
         """
-        word, tally = min(self.expected, key=len), Tally(0.0, float("inf"))
-        seconds: list[float] = []
-        texts = [self.pick(seed)(sentences) for seed in range(documents)]
-        filling = [asyncio.create_task(self._document(own)) for own in texts]
-        await self.until("queue_sentences", (documents - 1) * sentences)
+        tally, refusals = _window(0.0, seconds), list[float]()
 
-        async def work() -> None:
-            with contextlib.closing(Client(self.port)) as client:
-                while not any(task.done() for task in filling):
-                    asked = time.monotonic()
-                    answer = await client.ask("/translate", self.body(word))
-                    if answer.status == 503:
-                        seconds.append(time.monotonic() - asked)
-                    else:
-                        tally.add(asked, answer, self.expected[word])
-                    await asyncio.sleep(0.02)
+        async def work(seed: int) -> None:
+            pick = self.pick(seed)
+            while time.monotonic() < tally.end:
+                texts, asked = pick(sentences), time.monotonic()
+                answer = await self._document(texts)
+                if answer.status == 503:
+                    refusals.append(time.monotonic() - asked)
+                    await asyncio.sleep(0.25)
+                else:
+                    joined = "\n".join(self.expected[text] for text in texts)
+                    tally.add(asked, answer, joined)
 
-        await _all(work() for _ in range(8))
-        for own, answer in zip(texts, await asyncio.gather(*filling), strict=True):
-            tally.add(0.0, answer, "\n".join(self.expected[text] for text in own))
-        refusals = sorted(seconds) or [float("nan")]
+        await _all(work(seed) for seed in range(clients))
+        times = sorted(refusals) or [float("nan")]
         return {
             **tally.summarize(),
-            "refused": len(seconds),
-            "refusal_p50": statistics.median(refusals),
-            "refusal_most": refusals[-1],
+            "refused": len(refusals),
+            "refusal_p50": statistics.median(times),
+            "refusal_p99": times[int(0.99 * len(times))],
         }
 
     async def _document(self, texts: Sequence[str]) -> Answer:
