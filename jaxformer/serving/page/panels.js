@@ -122,10 +122,11 @@ function showSteps(root, maps) {
 }
 
 function addCode(root, title, text, attributes = {}) {
-  add(root, "h2", title);
+  add(root, "h2", title, {id: `code-${title}`});
   const box = add(root, "div", undefined, {class: "code"});
   add(box, "pre", text, {tabindex: 0, role: "region", "aria-label": title, ...attributes});
-  const button = add(box, "button", "Copy", {"aria-label": `Copy ${title}`});
+  const button = add(box, "button", "Copy",
+    {id: `copy-${title}`, "aria-labelledby": `copy-${title} code-${title}`});
   button.onclick = () => context.copy(text, button);
 }
 

@@ -63,7 +63,6 @@ export function draw(one) {
     add(button, "s", choice.from);
     button.append(` ${choice.to} `);
     add(button, "span", "\u21b6", {"aria-hidden": "true"});
-    button.setAttribute("aria-label", name);
     button.onclick = () => undo(place);
   });
   if (one === undefined || one === state.current) showDetails();
