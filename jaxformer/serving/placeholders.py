@@ -29,7 +29,9 @@ _PLACEHOLDER = re.compile(
     r"|</?[a-zA-Z][^<>]*>"
     r"|&(?:#\d+|#x[\da-fA-F]+|\w+);"
 )
-_MARKS = [f"X{number}" for number in range(1, 10)]
+# The first of these that is long enough without the words of a sentence. Letters alone
+# leave no digits elsewhere in a translation, but a third one is often forgotten.
+_MARKS = ["X", "Y"], ["A1", "B2", "C3", "D4", "E5", "F6"]
 # A sentence with more placeholders is translated piece by piece at once.
 _MOST = 4
 
@@ -164,7 +166,7 @@ def hide(text: str) -> Hidden | None:
     Example:
         >>> hidden = hide("Delete {name}?")
         >>> hidden.text, hidden.marks, hidden.fragments
-        ('Delete X1?', ['X1'], ['Delete'])
+        ('Delete X?', ['X'], ['Delete'])
     """
     pieces, stop = [], 0
     for found in _PLACEHOLDER.finditer(text):
@@ -174,13 +176,18 @@ def hide(text: str) -> Hidden | None:
         return None
     pieces.append(text[stop:])
     count = len(pieces) // 2
-    marks = [mark for mark in _MARKS if mark not in text][:count]
-    return Hidden(pieces, marks if len(marks) == count <= _MOST else [])
+    for marks in _MARKS:
+        free = [mark for mark in marks if not _find(mark, text)]
+        if count <= min(len(free), _MOST):
+            return Hidden(pieces, free[:count])
+    return Hidden(pieces, [])
 
 
 def _find(mark: str, text: str) -> list[tuple[int, int]]:
-    """Return where a mark is in a text, not within a word or number."""
-    found = re.finditer(rf"(?<![^\W_]){mark}(?![^\W_])", text)
+    """Return where a mark is in a text, not within a word or number. In scripts without
+    spaces it may be next to a letter.
+    """
+    found = re.finditer(rf"(?<![A-Za-z0-9]){mark}(?![A-Za-z0-9])", text)
     return [each.span() for each in found]
 
 

@@ -79,7 +79,7 @@ class FakeEngine:
         if prefix:
             made = [*prefix.split(), *made[len(prefix.split()) :]]
         if "forget" in words:
-            made = [word for word in made if "X1" not in word]
+            made = [word for word in made if word.strip(".") != "X"]
             required = ()
         text = " ".join(made)
         made += [word for word in required if word not in ("impossible", *text.split())]
