@@ -124,14 +124,10 @@ def score(
         longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions
     )
     for indices, most in [([*range(len(pairs))], 0)] if shape else groups:
-        count, width = (
-            shape[:2]
-            if shape
-            else (
-                min(power_of_two(len(indices)), most),
-                round_width(longest[indices[0]], codec.positions),
-            )
-        )
+        count = min(power_of_two(len(indices)), most)
+        width = round_width(longest[indices[0]], codec.positions)
+        if shape:
+            count, width = shape.rows, shape.width
         both = (
             pad([side[i] for i in indices], count, width, pad_id)
             for side in (sources, targets)
