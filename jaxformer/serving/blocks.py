@@ -17,7 +17,7 @@ from jaxformer.translation.results import Alignment
 _WORD = re.compile(r"\S+")
 
 
-class Part(NamedTuple):
+class TranslatedPart(NamedTuple):
     """The translation of a sentence of a block."""
 
     start: int
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     """Of the translation to ``text[start:stop]``; None: words are linked in order."""
 
 
-class Entry(NamedTuple):
+class BlockEntry(NamedTuple):
     """A piece of the source of a block."""
 
     kind: str
@@ -87,7 +87,7 @@ class Block:
         objects: the source of each object, by its character.
     """
 
-    def __init__(self, entries: Sequence[Entry], objects: dict[str, str]) -> None:
+    def __init__(self, entries: Sequence[BlockEntry], objects: dict[str, str]) -> None:
         """Read the entries, whose tags are balanced, and the source of each object."""
         characters = [entry for entry in entries if entry.text]
         self.text = "".join(entry.text for entry in characters)
@@ -117,7 +117,7 @@ class Block:
             )
             self._depths[number] = depth
 
-    def _read_tags(self, entries: Sequence[Entry]) -> None:
+    def _read_tags(self, entries: Sequence[BlockEntry]) -> None:
         """Find the elements, and what is between the units."""
         numbers: dict[int, int] = {}
         parents, length, spaced = [-1], 0, True
@@ -148,7 +148,7 @@ class Block:
             gap.raw.append(entry.raw)
             gap.space = gap.space or entry.text == " "
 
-    def render(self, parts: Sequence[Part]) -> str:
+    def render(self, parts: Sequence[TranslatedPart]) -> str:
         """Return the source of the block with its sentences translated.
 
         Args:
@@ -170,7 +170,7 @@ class Block:
         # Objects that a translation has lost.
         return "".join((*pieces, *(" " + raw for raw in missing.values())))
 
-    def _translate(self, parts: Sequence[Part]) -> tuple[str, list[Link]]:
+    def _translate(self, parts: Sequence[TranslatedPart]) -> tuple[str, list[Link]]:
         """Return the text of the translation, and its units."""
         text, stop, links = "", 0, []
         before: tuple[str, str] | None = None
@@ -186,19 +186,19 @@ class Block:
             ]
         return text, links
 
-    def _complete(self, parts: Sequence[Part]) -> Iterator[Part]:
+    def _complete(self, parts: Sequence[TranslatedPart]) -> Iterator[TranslatedPart]:
         """Yield the parts, and text between them as a translation of itself."""
         stop = 0
-        for part in (*parts, Part(len(self.text), len(self.text), "")):
+        for part in (*parts, TranslatedPart(len(self.text), len(self.text), "")):
             between = self.text[stop : part.start]
             if between.strip():
                 start = stop + len(between) - len(between.lstrip())
-                yield Part(start, start + len(between.strip()), between)
+                yield TranslatedPart(start, start + len(between.strip()), between)
             if part.stop > part.start:
                 yield part
             stop = part.stop
 
-    def _link(self, part: Part) -> Iterator[Link]:
+    def _link(self, part: TranslatedPart) -> Iterator[Link]:
         """Yield the units of the translation of a sentence."""
         sources = list(_WORD.finditer(self.text, part.start, part.stop))
         targets = list(_WORD.finditer(part.text))

@@ -10,7 +10,14 @@ from typing import Any, cast
 import jax
 
 from jaxformer.data.records import Pair
-from jaxformer.serving.programs import PLAIN, RICH, TERMS, Kind, Program, Programs
+from jaxformer.serving.programs import (
+    PLAIN,
+    RICH,
+    TERMS,
+    Programs,
+    SearchKind,
+    ServedProgram,
+)
 from jaxformer.serving.words import NextWords
 from jaxformer.translation import pairs as given_pairs
 from jaxformer.translation.batch import Shape
@@ -26,7 +33,7 @@ _CONSIDERED = 64  # first pieces among which the words of alternatives are looke
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-class Compiled:
+class CompiledTranslator:
     """A translator, its searches and their programs.
 
     Attributes:
@@ -86,13 +93,13 @@ class Compiled:
             self._compile(program)
             yield len(self._programs.done)
 
-    def shape(self, use: Kind | str, count: int, width: int) -> Shape:
+    def shape(self, use: SearchKind | str, count: int, width: int) -> Shape:
         """Return the shape of a batch, whose program is compiled."""
         program = self._programs.choose(use, count, width)
         self._compile(program)
         return program.shape
 
-    def _compile(self, program: Program) -> None:
+    def _compile(self, program: ServedProgram) -> None:
         """Compile a program, unless it is done, by giving it next to nothing to do."""
         if program in self._programs.done:
             return
@@ -108,7 +115,7 @@ class Compiled:
             decoding = translator.decoding
             given_pairs.score(models, codec, [Pair("", "")], decoding, shape)
         else:
-            self.searches[cast(Kind, use)].compile(shape)
+            self.searches[cast(SearchKind, use)].compile(shape)
         self._programs.done.add(program)
 
     @contextlib.contextmanager
@@ -137,7 +144,7 @@ class Compiled:
         return min(_CONSIDERED, self.translator.model.config.vocabulary_size)
 
 
-def plan_searches(translator: Translator) -> dict[Kind, LineSearch]:
+def plan_searches(translator: Translator) -> dict[SearchKind, LineSearch]:
     """Return the search of each kind that a run's settings allow."""
     decoding = translator.decoding
     rich: Any = {"n_best": decoding.beam_size, "prefixes": (), "alignment": True}

@@ -1,8 +1,8 @@
 """A run behind a server: text to the sentences of a batch, batches in shapes that were
 compiled before, and what a model says of pairs.
 
-Any thread may call :meth:`Engine.encode` and :meth:`Engine.join`. The other methods
-compute on a device and belong to one thread.
+Any thread may call ``encode`` and ``join`` of a :class:`TranslationEngine`. The other
+methods compute on a device and belong to one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, LineError
 from jaxformer.models.seq2seq import count_parameters
-from jaxformer.serving.compiled import Compiled, facts
+from jaxformer.serving.compiled import CompiledTranslator, facts
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import (
     MOST_ATTENDED,
@@ -26,7 +26,7 @@ from jaxformer.serving.programs import (
     PLAIN,
     RICH,
     SCORED,
-    Kind,
+    SearchKind,
 )
 from jaxformer.serving.words import Alternative
 from jaxformer.translation import pairs as given_pairs
@@ -38,7 +38,7 @@ from jaxformer.translation.translator import Translator
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedSentence:
     """A sentence that is checked and ready for a batch.
 
     Attributes:
@@ -48,11 +48,11 @@ class Encoded:
     """
 
     sentence: Sentence
-    kind: Kind
+    kind: SearchKind
     width: int
 
 
-class Engine(Compiled):
+class TranslationEngine(CompiledTranslator):
     """A translator of text that compiles nothing after :meth:`warm`.
 
     Attributes:
@@ -84,7 +84,7 @@ class Engine(Compiled):
         rows: int = 0,
         source_language: str | None = None,
         target_language: str | None = None,
-    ) -> Engine:
+    ) -> TranslationEngine:
         """Read a run; see :meth:`jaxformer.Translator.load`.
 
         Args:
@@ -116,7 +116,7 @@ class Engine(Compiled):
 
         return cls(read, os.path.basename(os.path.abspath(workdir)), rows)
 
-    def reloaded(self) -> Engine:
+    def reloaded(self) -> TranslationEngine:
         """Read the run again, as when it has another best checkpoint, and return an
         engine that has compiled what this one has.
 
@@ -165,11 +165,11 @@ class Engine(Compiled):
         self,
         text: str,
         *,
-        kind: Kind,
+        kind: SearchKind,
         prefix: str = "",
         required: Sequence[str] = (),
         place: int = 0,
-    ) -> list[Encoded]:
+    ) -> list[EncodedSentence]:
         """Encode a sentence of text and check what it asks for.
 
         Args:
@@ -214,10 +214,12 @@ class Engine(Compiled):
                     " some out",
                     "required",
                 )
-        return [Encoded(each, kind, len(each.ids)) for each in sentences if each.ids]
+        return [
+            EncodedSentence(each, kind, len(each.ids)) for each in sentences if each.ids
+        ]
 
     def join(
-        self, text: str, parts: Sequence[list[Hypothesis]], kind: Kind = PLAIN
+        self, text: str, parts: Sequence[list[Hypothesis]], kind: SearchKind = PLAIN
     ) -> list[Hypothesis]:
         """Return the translations of a sentence from those of the parts that
         :meth:`encode` made of it for a kind.
@@ -229,7 +231,7 @@ class Engine(Compiled):
         return search.join(passage, parts)
 
     def search(
-        self, kind: Kind, encoded: Sequence[Encoded]
+        self, kind: SearchKind, encoded: Sequence[EncodedSentence]
     ) -> list[list[Hypothesis] | Exception]:
         """Translate sentences of one kind in batches of the smallest shapes that are
         compiled; return the translations of each, or its error.
@@ -307,7 +309,7 @@ class Engine(Compiled):
         if len(begin) + 1 >= most_tokens(decoding, sentence.words, positions):
             return []
         asked = [
-            Encoded(sentence._replace(prefixes=[[*begin, token]]), RICH, width)
+            EncodedSentence(sentence._replace(prefixes=[[*begin, token]]), RICH, width)
             for token in self._first_pieces(sentence, begin, k)
         ]
         before = len(begin) - len(self.translator.codec.frame.target_before)

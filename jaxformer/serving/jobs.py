@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
 from jaxformer.serving.batcher import Job
-from jaxformer.serving.engine import Encoded, Engine
+from jaxformer.serving.engine import EncodedSentence, TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import Kind
+from jaxformer.serving.programs import SearchKind
 from jaxformer.serving.texts import Cut, SentenceResult, Text
 
 
@@ -19,7 +19,7 @@ class Key(NamedTuple):
     """What jobs of a batch share. Without a kind they are calls of the engine."""
 
     pair: tuple[str, str]
-    kind: Kind | None
+    kind: SearchKind | None
 
     @property
     def name(self) -> str:
@@ -38,11 +38,11 @@ class Waiting:
         begun: time at which its batch began; NaN: it waits.
     """
 
-    work: Encoded | Callable[[Engine], Any]
+    work: EncodedSentence | Callable[[TranslationEngine], Any]
     begun: float = math.nan
 
 
-class Run:
+class RequestJobs:
     """The sentences of a request in the queue, and their results.
 
     Attributes:
@@ -122,7 +122,7 @@ class Run:
             self._sentence(*place, settled[0])
 
 
-def call_all(engine: Engine, jobs: Sequence[Waiting]) -> list[Any]:
+def call_all(engine: TranslationEngine, jobs: Sequence[Waiting]) -> list[Any]:
     """Call an engine for each job; an error is the result of its own."""
 
     def call(job: Waiting) -> Any:

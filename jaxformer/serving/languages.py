@@ -12,7 +12,7 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.texts import Query, Translated
 
 if TYPE_CHECKING:
-    from jaxformer.serving.engine import Engine
+    from jaxformer.serving.engine import TranslationEngine
     from jaxformer.serving.service import Service
 
 
@@ -80,7 +80,7 @@ def find_language(service: Service, field: str, code: str) -> str:
     return found
 
 
-def find_engine(service: Service, pair: tuple[str, str]) -> Engine:
+def find_engine(service: Service, pair: tuple[str, str]) -> TranslationEngine:
     """Return the engine of a pair of languages of the runs.
 
     Raises:

@@ -12,7 +12,7 @@ from jaxformer.translation.paragraphs import is_unspaced, spacing, split_sentenc
 _LINE = re.compile(r"[^\n\r\x0b\x0c\x85\u2028\u2029]+")
 
 
-class Piece(NamedTuple):
+class SentenceSpan(NamedTuple):
     """A sentence and where it is in its text: ``text[start:stop]``."""
 
     text: str
@@ -28,7 +28,7 @@ class Layout:
         pieces: its sentences, in order.
     """
 
-    def __init__(self, text: str, lines: Sequence[Sequence[Piece]]) -> None:
+    def __init__(self, text: str, lines: Sequence[Sequence[SentenceSpan]]) -> None:
         """Keep a text and the sentences of each of its lines."""
         self.text = text
         self._lines = lines
@@ -97,7 +97,7 @@ def divide(
 
 def _pieces(
     text: str, start: int, stop: int, language: str, sentences: bool
-) -> Iterator[Piece]:
+) -> Iterator[SentenceSpan]:
     """Yield the sentences of a line."""
     line = text[start:stop]
     place = start + len(line) - len(line.lstrip())
@@ -105,7 +105,7 @@ def _pieces(
     for space, part in parts:
         place += len(space)
         if any(character.isalnum() for character in part):
-            yield Piece(part, place, place + len(part))
+            yield SentenceSpan(part, place, place + len(part))
         place += len(part)
 
 

@@ -19,7 +19,7 @@ FACTS = ("kind", "queue_seconds", "sentences", "characters")
 _WORD = re.compile(r"[\w.+/-]{1,64}", re.ASCII)
 
 
-class Log:
+class RequestLog:
     """Writes a line for each request that has ended; a guard calls it.
 
     A line has ``time`` (UTC), ``id``, ``method``, ``route`` (a template, without the

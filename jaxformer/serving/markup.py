@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from jaxformer.serving.blocks import Block, Entry, Part
+from jaxformer.serving.blocks import Block, BlockEntry, TranslatedPart
 
 
 def _names(text: str) -> frozenset[str]:
@@ -88,7 +88,7 @@ class Markup:
         >>> markup = parse('<p>A <b>new</b> table</p>')
         >>> [block.text for block in markup.blocks]
         ['A new table']
-        >>> markup.render([[Part(0, 11, "Eine neue Tabelle")]])
+        >>> markup.render([[TranslatedPart(0, 11, "Eine neue Tabelle")]])
         '<p>Eine <b>neue</b> Tabelle</p>'
     """
 
@@ -97,7 +97,7 @@ class Markup:
         self.blocks = blocks
         self._kept = kept
 
-    def render(self, translations: Sequence[Sequence[Part]]) -> str:
+    def render(self, translations: Sequence[Sequence[TranslatedPart]]) -> str:
         """Return the HTML with the blocks translated.
 
         Args:
@@ -250,11 +250,11 @@ class BlockBuilder:
 
     def __init__(self) -> None:
         """Begin an empty block."""
-        self._entries: list[Entry] = []
+        self._entries: list[BlockEntry] = []
         self._objects: dict[str, str] = {}
         self._open: dict[int, None] = {}
         self._count = 0
-        self._begun: list[Entry] = []
+        self._begun: list[BlockEntry] = []
         self._spaced = True
 
     def add_text(self, raw: str) -> None:
@@ -264,17 +264,17 @@ class BlockBuilder:
             if text.isspace():
                 self._add_space(piece)
             elif text in _INVISIBLE:
-                self._entries.append(Entry("space", piece))
+                self._entries.append(BlockEntry("space", piece))
             elif unicodedata.category(text[0]) == "Co":
                 self.add_object(piece)
             else:
                 self._spaced = False
                 for number, character in enumerate(text):
                     own = "" if number else piece
-                    self._entries.append(Entry("text", own, character))
+                    self._entries.append(BlockEntry("text", own, character))
 
     def _add_space(self, raw: str) -> None:
-        self._entries.append(Entry("space", raw, "" if self._spaced else " "))
+        self._entries.append(BlockEntry("space", raw, "" if self._spaced else " "))
         self._spaced = True
 
     def add_object(self, raw: str) -> None:
@@ -284,12 +284,12 @@ class BlockBuilder:
             return
         character = OBJECTS[len(self._objects)]
         self._objects[character] = raw
-        self._entries.append(Entry("text", raw, character))
+        self._entries.append(BlockEntry("text", raw, character))
         self._spaced = False
 
     def add_void(self, raw: str) -> None:
         """Add an element without content, or a comment."""
-        self._entries.append(Entry("void", raw))
+        self._entries.append(BlockEntry("void", raw))
 
     def open(self, raw: str) -> int:
         """Add a start tag; return the number of its element."""
@@ -298,7 +298,7 @@ class BlockBuilder:
         number = self._count
         self._count += 1
         self._open[number] = None
-        self._entries.append(Entry("open", raw, element=number))
+        self._entries.append(BlockEntry("open", raw, element=number))
         return number
 
     def close(self, number: int | None, raw: str) -> None:
@@ -308,9 +308,9 @@ class BlockBuilder:
         if number is None:
             number = self._count
             self._count += 1
-            self._begun.append(Entry("open", "", element=number))
+            self._begun.append(BlockEntry("open", "", element=number))
         self._open.pop(number, None)
-        self._entries.append(Entry("close", raw, element=number))
+        self._entries.append(BlockEntry("close", raw, element=number))
 
     def build(self) -> tuple[str, Block | None, str]:
         """Return the source before the block, the block, and the source after it; None
@@ -331,7 +331,7 @@ class BlockBuilder:
             )
             own[index + 1 :] = [entry._replace(text="") for entry in own[index + 1 :]]
         unclosed = [
-            Entry("close", "", element=number) for number in reversed(self._open)
+            BlockEntry("close", "", element=number) for number in reversed(self._open)
         ]
         return (
             before,

@@ -71,13 +71,9 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        Gauge(
-            "jaxformer_queue_sentences", "Sentences that wait", registry=registry
-        ).set_function(waiting)
-        Gauge(
-            "jaxformer_requests_in_flight",
-            "Requests that are being answered",
-            registry=registry,
+        self._gauge("queue_sentences", "Sentences that wait").set_function(waiting)
+        self._gauge(
+            "requests_in_flight", "Requests that are being answered"
         ).set_function(in_flight)
         self._requests = self._counter("requests", "Answers", "route", "status")
         self._seconds = self._histogram(
@@ -112,17 +108,17 @@ class Metrics:
         self._rejected = self._counter("rejected", "Requests refused", "reason")
         self._cancelled = self._counter("cancelled", "Requests whose client left")
         self._compilations = self._counter("compilations", "Programs compiled", "when")
-        self._model = Gauge(
-            "jaxformer_model_info",
-            "Models that are served",
-            [*Served._fields, "version"],
-            registry=registry,
+        self._model = self._gauge(
+            "model_info", "Models that are served", *Served._fields, "version"
         )
         # A series is there before its first event, so that its rate is known.
         for reason in _REASONS.values():
             self._rejected.labels(reason)
         for when in ("warmup", "ready"):
             self._compilations.labels(when)
+
+    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
+        return Gauge(f"jaxformer_{name}", help, labels, registry=self.registry)
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
         return Counter(f"jaxformer_{name}", help, labels, registry=self.registry)

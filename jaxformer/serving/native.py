@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from jaxformer.data.records import Pair
 from jaxformer.serving.call import current
-from jaxformer.serving.engine import Engine
+from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, read_fields, refuse
 from jaxformer.serving.languages import name_language
@@ -232,15 +232,17 @@ async def _models(service: Service, request: Request) -> Response:
     return answer(200, {"models": models, "limits": limits, "key_required": needed})
 
 
-def _read_engine(service: Service, fields: Fields) -> Engine:
+def _read_engine(service: Service, fields: Fields) -> TranslationEngine:
     return service.engine(fields.text("source", ""), fields.text("target", ""))
 
 
-def _read_sentence(service: Service, fields: Fields) -> tuple[Engine, str]:
+def _read_sentence(service: Service, fields: Fields) -> tuple[TranslationEngine, str]:
     return _read_engine(service, fields), fields.text("text")
 
 
-def _read_queries(service: Service, fields: Fields) -> tuple[Engine, list[Query], bool]:
+def _read_queries(
+    service: Service, fields: Fields
+) -> tuple[TranslationEngine, list[Query], bool]:
     """Read what translates, the texts, and whether alignments have weights."""
     engine = _read_engine(service, fields)
     single = fields.has("text")
@@ -296,7 +298,7 @@ def _show_end(done: Translated) -> dict[str, Any]:
     return {"text": done.text, "alternatives": done.alternatives, "unmet": done.unmet}
 
 
-def _name(engine: Engine) -> dict[str, str]:
+def _name(engine: TranslationEngine) -> dict[str, str]:
     source, target = engine.languages
     return {
         "name": engine.name,
@@ -306,7 +308,7 @@ def _name(engine: Engine) -> dict[str, str]:
     }
 
 
-def _show_work(engine: Engine, times: Times) -> dict[str, Any]:
+def _show_work(engine: TranslationEngine, times: Times) -> dict[str, Any]:
     return {
         "model": _name(engine),
         "seconds": round(times.seconds, 4),

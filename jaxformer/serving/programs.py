@@ -24,7 +24,7 @@ _WIDTHS = (16, 32, 64, 128)
 _NEEDED = 64  # a server is ready when it can translate sentences of so many tokens
 
 
-class Kind(NamedTuple):
+class SearchKind(NamedTuple):
     """A structure of a search: only these are compiled."""
 
     rich: bool
@@ -35,13 +35,13 @@ class Kind(NamedTuple):
     """Whether it takes required phrases; such a kind is rich too."""
 
 
-PLAIN, RICH, TERMS = Kind(False), Kind(True), Kind(True, True)
+PLAIN, RICH, TERMS = SearchKind(False), SearchKind(True), SearchKind(True, True)
 
 
-class Program(NamedTuple):
+class ServedProgram(NamedTuple):
     """What is compiled once."""
 
-    use: Kind | str
+    use: SearchKind | str
     """A search, or ``attend``, ``candidates`` or ``score`` of pairs."""
     shape: Shape
 
@@ -58,7 +58,11 @@ class Programs:
     """
 
     def __init__(
-        self, translator: Translator, models: Models, kinds: Iterable[Kind], rows: int
+        self,
+        translator: Translator,
+        models: Models,
+        kinds: Iterable[SearchKind],
+        rows: int,
     ) -> None:
         """List them.
 
@@ -77,7 +81,7 @@ class Programs:
         narrow, wide = {}, {}
         for kind in kinds:
             found = [
-                Program(kind, _shape(translator, kind, count, width))
+                ServedProgram(kind, _shape(translator, kind, count, width))
                 for width in widths
                 for count in (counts[:2] if kind.required else counts)
                 if count == counts[0] or count * width <= most
@@ -88,9 +92,9 @@ class Programs:
         self.all = [*narrow[PLAIN], *narrow[RICH], *_of_pairs(codec.positions)]
         self.all += wide[PLAIN] + wide[RICH]
         self.all += narrow.get(TERMS, []) + wide.get(TERMS, [])
-        self.done: set[Program] = set()
+        self.done: set[ServedProgram] = set()
 
-    def choose(self, use: Kind | str, count: int, width: int) -> Program:
+    def choose(self, use: SearchKind | str, count: int, width: int) -> ServedProgram:
         """Return the smallest program for a batch that is compiled, and the smallest of
         all if none is. A batch of more sentences than its rows is to be divided.
 
@@ -126,7 +130,7 @@ def _rows(translator: Translator, models: Models, most: int) -> list[int]:
     )
 
 
-def _shape(translator: Translator, kind: Kind, rows: int, width: int) -> Shape:
+def _shape(translator: Translator, kind: SearchKind, rows: int, width: int) -> Shape:
     """Return the shape of a search, with room for all that its kind may ask for."""
     codec, listed = translator.codec, translator.shortlist
     length = min(width + translator.decoding.max_extra_length, codec.positions)
@@ -146,12 +150,12 @@ def _shape(translator: Translator, kind: Kind, rows: int, width: int) -> Shape:
     )
 
 
-def _of_pairs(positions: int) -> list[Program]:
+def _of_pairs(positions: int) -> list[ServedProgram]:
     """Return the programs of given pairs: one forward pass each."""
     shown, whole = _widths(min(MOST_ATTENDED, positions)), _widths(positions)
     uses = ("attend", 1, shown), ("candidates", 1, whole), ("score", SCORED, whole)
     return [
-        Program(use, Shape(rows, width))
+        ServedProgram(use, Shape(rows, width))
         for use, rows, widths in uses
         for width in widths
     ]

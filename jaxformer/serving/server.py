@@ -26,10 +26,10 @@ from jaxformer.files import describe
 from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig, Site
-from jaxformer.serving.engine import Engine
+from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.guard import allowed_hosts
-from jaxformer.serving.log import Log
+from jaxformer.serving.log import RequestLog
 from jaxformer.serving.service import Service
 from jaxformer.serving.terms import Glossary
 
@@ -37,7 +37,7 @@ _KEEP_ALIVE = 5  # seconds
 
 
 def serve(
-    load: Callable[[], list[Engine]],
+    load: Callable[[], list[TranslationEngine]],
     config: ServingConfig,
     site: Site,
     *,
@@ -70,7 +70,7 @@ def serve(
             keys=keys,
             hosts=hosts,
             origins=site.cors,
-            log=Log(sys.stderr, addresses=site.log_addresses)
+            log=RequestLog(sys.stderr, addresses=site.log_addresses)
             if site.log == "json"
             else None,
         )
@@ -94,20 +94,22 @@ def load_engines(
     sources: Sequence[str | None],
     targets: Sequence[str | None],
     **how: Any,
-) -> list[Engine]:
+) -> list[TranslationEngine]:
     """Read runs, each for all pairs of languages.
 
     Args:
         workdirs: directories of runs.
         sources: codes; None: that of the run.
         targets: codes; None: that of the run.
-        **how: see :meth:`Engine.load`.
+        **how: see :meth:`TranslationEngine.load`.
 
     Raises:
         InputError: a run cannot be read or does not have the languages.
     """
     return [
-        Engine.load(run, source_language=source, target_language=target, **how)
+        TranslationEngine.load(
+            run, source_language=source, target_language=target, **how
+        )
         for run, source, target in itertools.product(workdirs, sources, targets)
         if source is None or source != target
     ]

@@ -17,9 +17,9 @@ from jaxformer.errors import InputError
 from jaxformer.serving.batcher import Batch, Batcher, Job
 from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
-from jaxformer.serving.engine import Engine
+from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.jobs import Key, Run, Waiting, call_all
+from jaxformer.serving.jobs import Key, RequestJobs, Waiting, call_all
 from jaxformer.serving.languages import name_language
 from jaxformer.serving.metrics import Metrics, Served
 from jaxformer.serving.terms import Glossary
@@ -64,7 +64,7 @@ class Service:
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        engines: Sequence[TranslationEngine],
         config: ServingConfig,
         *,
         glossary: Glossary | None = None,
@@ -79,7 +79,7 @@ class Service:
         Raises:
             InputError: two engines translate the same pair.
         """
-        self.engines: dict[tuple[str, str], Engine] = {}
+        self.engines: dict[tuple[str, str], TranslationEngine] = {}
         for engine in engines:
             other = self.engines.setdefault(engine.languages, engine)
             if other is not engine:
@@ -178,7 +178,7 @@ class Service:
         self.metrics.compiled("ready", engine.compilations - before)
         return results
 
-    def engine(self, source: str, target: str) -> Engine:
+    def engine(self, source: str, target: str) -> TranslationEngine:
         """Return the engine of a pair of languages; an empty code is that of the only
         one.
 
@@ -259,7 +259,7 @@ class Service:
         call.spend(sum(len(text.cuts) for text in texts))
         if begin is not None:
             begin(texts)
-        run = Run(texts, sentence)
+        run = RequestJobs(texts, sentence)
         end = arrived + self.config.timeout
         await self._run(run, end)
         queue_seconds = run.begun - arrived if run.jobs else 0.0
@@ -284,7 +284,7 @@ class Service:
             self._count(text, own)
         return done
 
-    async def _run(self, run: Run, end: float) -> None:
+    async def _run(self, run: RequestJobs, end: float) -> None:
         left = end - time.monotonic()
         await self.batcher.run(run.jobs, timeout=left, done=run.take)
 
@@ -304,7 +304,7 @@ class Service:
         )
 
     def _prepare(
-        self, queries: Sequence[Query], engines: Sequence[Engine]
+        self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
     ) -> list[Text]:
         return [
             Text(query, engine, self.glossary)
@@ -321,27 +321,32 @@ class Service:
             )
 
     async def attend(
-        self, engine: Engine, text: str, translation: str | None, k: int = 0
+        self, engine: TranslationEngine, text: str, translation: str | None, k: int = 0
     ) -> tuple[Attention, list[list[tuple[str, float]]]]:
         """Return the attention weights of a pair, and the ``k`` most probable tokens at
-        each target place; see :meth:`Engine.attend`.
+        each target place; see :meth:`TranslationEngine.attend`.
         """
         return await self._call(engine, lambda own: own.attend(text, translation, k))
 
     async def alternatives(
-        self, engine: Engine, text: str, prefix: str, k: int
+        self, engine: TranslationEngine, text: str, prefix: str, k: int
     ) -> list[Any]:
         """Return the ``k`` most probable words after a prefix, each with a translation
-        that begins so; see :meth:`Engine.alternatives`.
+        that begins so; see :meth:`TranslationEngine.alternatives`.
         """
         return await self._call(engine, lambda own: own.alternatives(text, prefix, k))
 
-    async def score(self, engine: Engine, pairs: Sequence[Pair]) -> list[PairScore]:
+    async def score(
+        self, engine: TranslationEngine, pairs: Sequence[Pair]
+    ) -> list[PairScore]:
         """Return the log-probability of each target given its source."""
         return await self._call(engine, lambda own: own.score(pairs), len(pairs))
 
     async def _call(
-        self, engine: Engine, call: Callable[[Engine], Result], cost: int = 1
+        self,
+        engine: TranslationEngine,
+        call: Callable[[TranslationEngine], Result],
+        cost: int = 1,
     ) -> Result:
         """Call an engine in the queue of the sentences."""
         self._check_ready()
@@ -373,7 +378,7 @@ class Service:
             self._state_models()
 
 
-def _ask_between(run: Run) -> None:
+def _ask_between(run: RequestJobs) -> None:
     for number, place in run.lost:
         run.texts[number].ask_between(run.texts[number].cuts[place])
 

@@ -9,10 +9,10 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from jaxformer.serving.blocks import Part
-from jaxformer.serving.engine import Encoded, Engine
+from jaxformer.serving.blocks import TranslatedPart
+from jaxformer.serving.engine import EncodedSentence, TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.layout import Layout, Piece, divide
+from jaxformer.serving.layout import Layout, SentenceSpan, divide
 from jaxformer.serving.markup import Markup, parse
 from jaxformer.serving.placeholders import Hidden, hide
 from jaxformer.serving.programs import MOST_REQUIRED, PLAIN, RICH, TERMS
@@ -89,7 +89,7 @@ class Ask(NamedTuple):
     """A text for the search; one of too many tokens has several ``encoded``."""
 
     text: str
-    encoded: list[Encoded]
+    encoded: list[EncodedSentence]
 
 
 @dataclasses.dataclass
@@ -105,7 +105,7 @@ class Cut:
         whole: whether it is the sentence.
     """
 
-    piece: Piece
+    piece: SentenceSpan
     place: int
     objects: Mapping[str, str]
     hidden: Hidden | None
@@ -129,7 +129,9 @@ class Text:
         cuts: its sentences.
     """
 
-    def __init__(self, query: Query, engine: Engine, glossary: Glossary | None) -> None:
+    def __init__(
+        self, query: Query, engine: TranslationEngine, glossary: Glossary | None
+    ) -> None:
         """Cut the text of a query into sentences, and encode them.
 
         Raises:
@@ -206,7 +208,7 @@ class Text:
 
     def _encode(
         self, text: str, place: int, prefix: str, required: Sequence[str]
-    ) -> list[Encoded]:
+    ) -> list[EncodedSentence]:
         """Encode a text. Terms that cannot be required of it are left out; the answer
         says if they are missing.
         """
@@ -221,7 +223,7 @@ class Text:
 
     def _encode_with(
         self, required: Sequence[str], text: str, place: int, prefix: str
-    ) -> list[Encoded]:
+    ) -> list[EncodedSentence]:
         query = self.query
         rich = query.n_best > 1 or query.alignment or self._markup is not None
         kind = TERMS if required else RICH if rich or prefix else PLAIN
@@ -292,7 +294,9 @@ class Text:
         return self._markup.render(
             [
                 [
-                    Part(cut.piece.start, cut.piece.stop, own.text, own.alignment)
+                    TranslatedPart(
+                        cut.piece.start, cut.piece.stop, own.text, own.alignment
+                    )
                     for cut, own in zip(block.cuts, chosen, strict=True)
                 ]
                 for block, chosen in zip(self._blocks, rows, strict=True)

@@ -24,7 +24,6 @@ from jaxformer.translation.models import Models
 if TYPE_CHECKING:
     from jaxformer.translation.shortlist import Shortlist
 
-
 Search: TypeAlias = Callable[[Models, BatchInput, SearchRules], SearchResult]
 """Searches a batch, as :func:`~jaxformer.translation.compiled.search` does."""
 
@@ -60,9 +59,7 @@ class Shape(NamedTuple):
     required: tuple[int, int] | None = None
     """Required phrases of a sentence and tokens of each; None: no sentence has any."""
     listed: int | None = None
-    """Tokens of the part of a vocabulary that a shortlist leaves; None: one of few
-    sizes.
-    """
+    """Tokens that a shortlist leaves; None: one of few sizes."""
     aligned: tuple[int, ...] = ()
     """Tokens of a translation that is aligned, one of these sizes, ascending."""
 
@@ -186,14 +183,7 @@ def search_batch(
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
     batch = BatchInput(source, places, jnp.uint32(decoding.seed))
-    alone = not config.num_encoder_layers
-    limits = [
-        # A continuation has the positions after its prompt, the last of which it reads.
-        most_tokens(decoding, each.words, positions - alone * (len(each.ids) - 1))
-        for each in sentences
-    ]
-    # Rows without a sentence are done at once.
-    limits = np.array(limits + [0] * (rows - len(limits)), np.int32)
+    limits = _limit_tokens(models, sentences, decoding, rows)
     constraints = _constrain(sentences, decoding, limits, banned, shape)
     if given:
         constraints = constraints._replace(given=jnp.int32(given))
@@ -208,13 +198,26 @@ def search_batch(
         config = dataclasses.replace(config, pad_id=pad_id, bos_id=bos_id)
         constraints = part.constraints(constraints)
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
-    source_width = 0 if alone else width
+    source_width = width if config.num_encoder_layers else 0
     length = min(source_width + decoding.max_extra_length, positions)
     rules = make_rules(decoding, limits, constraints, length, n_best, config, eos_id)
     found = jax.device_get(run(models, batch, rules))
     if batch.tokens is None:
         return found
     return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
+
+
+def _limit_tokens(
+    models: Models, sentences: Sequence[Sentence], decoding: DecodingConfig, rows: int
+) -> np.ndarray:
+    """Return the most tokens of the output of each row of a batch."""
+    alone = not models.models[0].config.num_encoder_layers
+    limits = np.zeros(rows, np.int32)  # rows without a sentence are done at once
+    for row, each in enumerate(sentences):
+        # A continuation has the positions after its prompt, the last of which it reads.
+        before = len(each.ids) - 1 if alone else 0
+        limits[row] = most_tokens(decoding, each.words, models.positions - before)
+    return limits
 
 
 def _fit(

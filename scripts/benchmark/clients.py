@@ -47,6 +47,7 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> Any:
+        """Return ``translatedText``; None if the answer has none."""
         with contextlib.suppress(ValueError, AttributeError):
             return json.loads(self.content).get("translatedText")
         return None

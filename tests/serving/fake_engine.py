@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.serving.engine import Encoded
+from jaxformer.serving.engine import EncodedSentence
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import Kind
+from jaxformer.serving.programs import SearchKind
 from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
 
 
@@ -28,32 +28,34 @@ class FakeEngine:
         self,
         languages: tuple[str, str] = ("en", "de"),
         *,
-        before: Callable[[Kind, list[str]], None] = lambda kind, texts: None,
+        before: Callable[[SearchKind, list[str]], None] = lambda kind, texts: None,
         warming: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.languages, self.before, self.warming = languages, before, warming
-        self.batches: list[tuple[Kind, list[str]]] = []
+        self.batches: list[tuple[SearchKind, list[str]]] = []
         self.is_broken = False
 
     def encode(
         self,
         text: str,
         *,
-        kind: Kind,
+        kind: SearchKind,
         prefix: str = "",
         required: Sequence[str] = (),
         place: int = 0,
-    ) -> list[Encoded]:
+    ) -> list[EncodedSentence]:
         words = [word for word in text.split() if word != "nothing"]
         if any(len(word) > 40 for word in words):
             raise ServingError(422, "sentence_too_long", "too long", field="text")
         if "unwritable" in required:
             raise ServingError(422, "cannot_write", "no such tokens", field="required")
         runs = [words[i : i + 8] for i in range(0, len(words), 8)]
-        return [Encoded((run, prefix, required), kind, len(run)) for run in runs]
+        return [
+            EncodedSentence((run, prefix, required), kind, len(run)) for run in runs
+        ]
 
     def join(
-        self, text: str, parts: Sequence[list[Hypothesis]], kind: Kind
+        self, text: str, parts: Sequence[list[Hypothesis]], kind: SearchKind
     ) -> list[Hypothesis]:
         if len(parts) == 1:
             return parts[0]
@@ -63,7 +65,7 @@ class FakeEngine:
         ]
 
     def search(
-        self, kind: Kind, encoded: Sequence[Encoded]
+        self, kind: SearchKind, encoded: Sequence[EncodedSentence]
     ) -> list[list[Hypothesis] | Exception]:
         texts = [" ".join(each.sentence[0]) for each in encoded]
         self.batches.append((kind, texts))
@@ -71,7 +73,7 @@ class FakeEngine:
         return [self._translate(kind, *each.sentence) for each in encoded]
 
     def _translate(
-        self, kind: Kind, words: list[str], prefix: str, required: Sequence[str]
+        self, kind: SearchKind, words: list[str], prefix: str, required: Sequence[str]
     ) -> list[Hypothesis] | Exception:
         if "poison" in words:
             return RuntimeError("poison")
@@ -87,7 +89,7 @@ class FakeEngine:
         return [self._hypothesis(words, made, rank, kind) for rank in range(count)]
 
     def _hypothesis(
-        self, words: list[str], made: list[str], rank: int, kind: Kind
+        self, words: list[str], made: list[str], rank: int, kind: SearchKind
     ) -> Hypothesis:
         text = " ".join(made) + "!" * rank
         numbers = list(range(len(made)))
@@ -143,6 +145,6 @@ class FakeEngine:
         return fresh
 
 
-def slowly(seconds: float) -> Callable[[Kind, list[str]], None]:
+def slowly(seconds: float) -> Callable[[SearchKind, list[str]], None]:
     """Return what makes each batch take a while."""
     return lambda kind, texts: time.sleep(seconds)

@@ -18,9 +18,16 @@ import pytest
 import runs
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, LongSourceWarning
-from jaxformer.serving.engine import Engine
+from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import PLAIN, RICH, TERMS, Kind, Program, Programs
+from jaxformer.serving.programs import (
+    PLAIN,
+    RICH,
+    TERMS,
+    Programs,
+    SearchKind,
+    ServedProgram,
+)
 from jaxformer.translation import models
 from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.shortlist import Shortlist
@@ -48,9 +55,9 @@ HELD: dict[str, Translator] = {}
 
 
 @pytest.fixture(scope="module")
-def engine(_one_device) -> Engine:
+def engine(_one_device) -> TranslationEngine:
     HELD["run"] = translator()
-    engine = Engine(lambda: HELD["run"], "little", rows=4)
+    engine = TranslationEngine(lambda: HELD["run"], "little", rows=4)
     counts = list(engine.warm())
     assert counts == list(range(1, engine.programs + 1))
     assert engine.compilations == 0
@@ -76,7 +83,7 @@ def texts(count: int) -> list[str]:
 
 
 def search(
-    engine: Engine, kind: Kind, sources: list[str], **asked: list
+    engine: TranslationEngine, kind: SearchKind, sources: list[str], **asked: list
 ) -> list[list[Hypothesis]]:
     """Search sentences together and return each one's translations."""
     parts = [
@@ -136,7 +143,7 @@ def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text(engine)
 
 def test_samples_of_a_request_do_not_depend_on_neighbours():
     """They depend on the sentence's place in its own request."""
-    engine = Engine(lambda: translator(sample=True, seed=4), rows=4)
+    engine = TranslationEngine(lambda: translator(sample=True, seed=4), rows=4)
     ((own, other), (second,)) = (
         [engine.encode(text, kind=PLAIN, place=place)[0] for place, text in asked]
         for asked in (enumerate(texts(2)), [(1, texts(1)[0])])
@@ -175,7 +182,7 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(engi
     ((best,),) = search(engine, PLAIN, [long])
     with pytest.warns(LongSourceWarning):
         assert [best.text] == engine.translator.translate([long])
-    refusing = Engine(lambda: translator(long_sources="refuse"))
+    refusing = TranslationEngine(lambda: translator(long_sources="refuse"))
     with pytest.raises(ServingError, match="takes 16 at once: shorten it") as error:
         refusing.encode(long, kind=PLAIN)
     assert (error.value.status, error.value.code) == (422, "sentence_too_long")
@@ -189,7 +196,7 @@ def test_blank_text_has_a_blank_translation(engine):
     assert found.alignment.links() == []
 
 
-def reload_with(engine: Engine, run: Translator) -> Engine:
+def reload_with(engine: TranslationEngine, run: Translator) -> TranslationEngine:
     before, HELD["run"] = HELD["run"], run
     try:
         return engine.reloaded()
@@ -230,7 +237,7 @@ def test_required_phrases_are_few_and_need_a_beam(engine):
         with pytest.raises(ServingError, match="8 required phrases of 8") as error:
             engine.encode(texts(9)[-1], kind=TERMS, required=phrases)
         assert (error.value.status, error.value.field) == (422, "required")
-    greedy = Engine(lambda: translator(beam_size=1))
+    greedy = TranslationEngine(lambda: translator(beam_size=1))
     with pytest.raises(ServingError, match="2 hypotheses or more"):
         greedy.encode("Open", kind=TERMS, required=["Datei"])
 
@@ -349,7 +356,7 @@ def test_scores(engine):
 def test_devices_share_a_batch(monkeypatch):
     """Each has as many rows."""
     monkeypatch.setattr(models, "mesh_of_devices", ALL_DEVICES)
-    engine = Engine(lambda: translator(beam_size=1), rows=1)
+    engine = TranslationEngine(lambda: translator(beam_size=1), rows=1)
     assert engine.rows == jax.local_device_count() > 1
     sources = texts(3)
     found = search(engine, PLAIN, sources)
@@ -361,7 +368,7 @@ def test_a_shortlist_compiles_nothing_in_a_request(compiled):
     table = np.random.default_rng(3).integers(4, 400, (400, 3)).astype(np.int32)
     listed = translator()
     listed.shortlist = Shortlist(np.arange(12, dtype=np.int32), table, "")
-    engine = Engine(lambda: listed, rows=4)
+    engine = TranslationEngine(lambda: listed, rows=4)
     for _ in itertools.islice(engine.warm(), engine.needed):
         pass
     sources = texts(6)
@@ -374,7 +381,7 @@ def test_a_shortlist_compiles_nothing_in_a_request(compiled):
 def test_load_and_reload_of_a_run():
     """Nothing is compiled to describe it; settings of the search replace the run's."""
     run = runs.random_run()
-    engine = Engine.load(run, checkpoint="latest", decoding={"beam_size": 3})
+    engine = TranslationEngine.load(run, checkpoint="latest", decoding={"beam_size": 3})
     assert (engine.name, engine.checkpoint) == (run.name, "20")
     assert engine.languages == ("en", "de")
     assert (engine.beam_size, engine.positions) == (3, 128)
@@ -383,7 +390,7 @@ def test_load_and_reload_of_a_run():
     )
     assert engine.reloaded().checkpoint == "20"
     with pytest.raises(InputError, match="beam_size must be at least 1"):
-        Engine.load(run, decoding={"beam_size": 0})
+        TranslationEngine.load(run, decoding={"beam_size": 0})
 
 
 @pytest.mark.parametrize(
@@ -408,6 +415,6 @@ def test_programs(changes, widths):
     narrow = [each for each in plain if each.width <= 64]
     assert [each.shape for each in plan.all[: plan.needed]] == narrow
     assert plan.choose(PLAIN, 3, 17).shape[:2] == (4, 32)
-    plan.done = {Program(PLAIN, each) for each in plain if each.rows == 16}
+    plan.done = {ServedProgram(PLAIN, each) for each in plain if each.rows == 16}
     assert plan.choose(PLAIN, 1, 10).shape[:2] == (16, 16)
     assert plan.choose(PLAIN, 40, 10).shape[:2] == (16, 16)

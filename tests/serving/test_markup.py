@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.serving.blocks import Part
+from jaxformer.serving.blocks import TranslatedPart
 from jaxformer.serving.markup import parse, tokenize
 from jaxformer.serving.placing import link_words
 from jaxformer.translation.results import Alignment
@@ -33,7 +33,7 @@ def translate(html, text, links):
     source, target = block.text.split(), text.split()
     pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
     alignment = align(pairs, len(source), len(target))
-    return markup.render([[Part(0, len(block.text), text, alignment)]])
+    return markup.render([[TranslatedPart(0, len(block.text), text, alignment)]])
 
 
 def identity(html):
@@ -45,7 +45,7 @@ def identity(html):
 def same(text):
     count = len(text.split())
     alignment = align([(number, number) for number in range(count)], count, count)
-    return Part(0, len(text), text, alignment)
+    return TranslatedPart(0, len(text), text, alignment)
 
 
 def tags(html):
@@ -146,7 +146,7 @@ def random_parts(draw, block):
         [draw(numbers) for _ in target],
     )
     alignment = draw(st.sampled_from([None, given]))
-    return [Part(0, len(block.text), " ".join(target), alignment)]
+    return [TranslatedPart(0, len(block.text), " ".join(target), alignment)]
 
 
 @given(closed().map(number_tags), st.data())
@@ -207,7 +207,9 @@ def test_any_text_is_accepted_and_all_of_it_is_kept(html):
 def test_deep_and_broken_html_takes_no_more_than_its_length(html):
     begin = time.process_time()
     markup = parse(html)
-    sentences = [[Part(0, len(each.text), each.text)] for each in markup.blocks]
+    sentences = [
+        [TranslatedPart(0, len(each.text), each.text)] for each in markup.blocks
+    ]
     assert markup.render(sentences).replace("&lt;", "<") == html
     assert time.process_time() - begin < 5
 
@@ -216,7 +218,7 @@ def test_elements_within_more_than_a_hundred_others_are_empty():
     html = "<b>a " * 5000 + "</b>" * 5000
     (block,) = parse(html).blocks
     begin = time.process_time()
-    found = block.render([Part(0, len(block.text), block.text)])
+    found = block.render([TranslatedPart(0, len(block.text), block.text)])
     assert time.process_time() - begin < 5
     assert tags(found) == tags(html)
     assert found.startswith("<b>a " * 100)
@@ -322,7 +324,7 @@ def test_what_is_not_translated_is_a_word_that_is_copied(html):
     markup = parse(f"Press {html} now")
     (block,) = markup.blocks
     assert block.text == "Press \ue000 now"
-    part = Part(0, len(block.text), "Jetzt \ue000 drücken")
+    part = TranslatedPart(0, len(block.text), "Jetzt \ue000 drücken")
     assert markup.render([[part]]) == f"Jetzt {html} drücken"
 
 
@@ -343,9 +345,9 @@ def test_sentences_of_a_block_are_placed_in_their_spans():
     markup = parse("<p>It <b>rains</b>.  <i>Why? No.</i> * * *</p>")
     (block,) = markup.blocks
     assert block.text == "It rains. Why? No. * * *"
-    first = Part(0, 9, "Es regnet.", align([(0, 0), (1, 1)], 2, 2))
-    last = Part(15, 18, "Nein.", align([(0, 0)], 1, 1))
-    assert markup.render([[first, Part(10, 14, "Warum?"), last]]) == (
+    first = TranslatedPart(0, 9, "Es regnet.", align([(0, 0), (1, 1)], 2, 2))
+    last = TranslatedPart(15, 18, "Nein.", align([(0, 0)], 1, 1))
+    assert markup.render([[first, TranslatedPart(10, 14, "Warum?"), last]]) == (
         "<p>Es <b>regnet</b>.  <i>Warum? Nein.</i> * * *</p>"
     )
 
@@ -370,7 +372,7 @@ def test_documents_are_independent():
 
 def test_a_lost_object_is_at_the_end_and_a_doubled_one_comes_once():
     markup = parse("<p>Use <code>a</code> or <code>b</code></p>")
-    part = Part(0, 10, "\ue001 \ue001 benutzen")
+    part = TranslatedPart(0, 10, "\ue001 \ue001 benutzen")
     assert markup.render([[part]]) == "<p><code>b</code>  benutzen <code>a</code></p>"
 
 

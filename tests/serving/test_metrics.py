@@ -14,7 +14,7 @@ from jaxformer.serving.access import Keys, make_key
 from jaxformer.serving.batcher import Batch
 from jaxformer.serving.call import Call
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.log import Log
+from jaxformer.serving.log import RequestLog
 from jaxformer.serving.metrics import Metrics, Served
 
 NAMES = """
@@ -163,7 +163,8 @@ def test_no_text_key_or_address_is_in_logs_or_metrics():
     key, line = make_key("ann")
     stream, metrics = io.StringIO(), Metrics()
     guard, _ = make_guard(
-        keys=Keys(dict([line.split(":")])), finished=[metrics.finished, Log(stream)]
+        keys=Keys(dict([line.split(":")])),
+        finished=[metrics.finished, RequestLog(stream)],
     )
     fake_clock.run(use(guard, key))
     logged, counted = stream.getvalue(), metrics.render()[0].decode()
@@ -196,7 +197,7 @@ def test_labels_stay_few_whatever_clients_ask():
 
 def line_of(call, **options):
     stream = io.StringIO()
-    Log(stream, clock=lambda: 1.5, **options)(call)
+    RequestLog(stream, clock=lambda: 1.5, **options)(call)
     assert stream.getvalue().endswith("\n")
     return json.loads(stream.getvalue())
 
@@ -260,10 +261,10 @@ def test_a_full_disk_stops_no_request():
         def write(self, text):
             raise OSError(28, "No space left on device")
 
-    log = Log(Full())
+    log = RequestLog(Full())
     log(Call())
     closed = io.StringIO()
     closed.close()
-    other = Log(closed)
+    other = RequestLog(closed)
     other(Call())
     assert (log.lost, other.lost) == (1, 1)

@@ -11,7 +11,7 @@ from serving.fake_engine import FakeEngine, slowly
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.serving.config import ServingConfig
-from jaxformer.serving.engine import Engine
+from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import PLAIN, RICH, TERMS
 from jaxformer.serving.server import load_engines
@@ -399,7 +399,9 @@ def test_an_error_of_a_call_is_its_own():
 
 def test_a_run_of_several_languages_is_loaded_for_each_pair(monkeypatch):
     loaded = []
-    monkeypatch.setattr(Engine, "load", lambda run, **how: loaded.append((run, how)))
+    monkeypatch.setattr(
+        TranslationEngine, "load", lambda run, **how: loaded.append((run, how))
+    )
     load_engines(["run"], ["en", "de"], ["de", "fr"], rows=2)
     pairs = [(how["source_language"], how["target_language"]) for _, how in loaded]
     assert pairs == [("en", "de"), ("en", "fr"), ("de", "fr")]
