@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from matplotlib import ticker
 
 from jax_learner import JaxLearner
 from jaxformer.cli import config_file
@@ -228,6 +229,10 @@ def draw(points: Sequence[Point], picture: Path) -> Path:
     titles = "validation, nats per token, by minutes", "and by updates"
     for axes, title in zip((left, right), titles, strict=True):
         style.title(axes, title)
+        axes.set_yscale("log")  # the last minutes differ by hundredths
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 6, 8)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
         style.frame(axes)
     return style.save(figure, picture)
 
