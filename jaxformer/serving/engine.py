@@ -22,10 +22,10 @@ from jaxformer.serving.compiled import CompiledTranslator, facts
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import (
     MOST_ATTENDED,
+    MOST_READ,
     MOST_REQUIRED,
     PLAIN,
     RICH,
-    SCORED,
     SearchKind,
 )
 from jaxformer.serving.words import Alternative
@@ -327,7 +327,9 @@ class TranslationEngine(CompiledTranslator):
         """Return the most probable tokens after others that begin a word."""
         frame, words = self.translator.codec.frame, self.words
         pair = sentence.ids, [*begin, frame.end]
-        width = self.shape("candidates", 1, max(map(len, pair))).width
+        longest = max(map(len, pair))
+        self._check_read(longest)
+        width = self.shape("candidates", 1, longest).width
         with self.counted():
             places = given_pairs.candidates(
                 self.translator.models, pair, self.considered, width=width
@@ -347,23 +349,31 @@ class TranslationEngine(CompiledTranslator):
         """
         models, codec = self.translator.models, self.translator.codec
         longest = codec.measure(*map(list, zip(*pairs, strict=True))) if pairs else []
-        if (most := max(longest, default=0)) > self.positions:
-            message = (
-                f"a side of a pair has {most} tokens and the model has"
-                f" {self.positions} positions: shorten it"
-            )
-            raise _too_long("sentence_too_long", message, self.positions, most)
+        self._check_read(max(longest, default=0))
         order = sorted(range(len(pairs)), key=lambda index: longest[index])
         found: dict[int, PairScore] = {}
-        for start in range(0, len(order), SCORED):
-            own = order[start : start + SCORED]
-            shape = self.shape("score", len(own), longest[own[-1]])
+        while rest := order[len(found) :]:
+            shape = self.shape("score", len(rest), longest[rest[0]])
+            own = [each for each in rest if longest[each] <= shape.width][: shape.rows]
             batch = [pairs[index] for index in own]
             how = self.translator.decoding, shape
             with self.counted():
                 scores = given_pairs.score(models, codec, batch, *how)
             found |= dict(zip(own, scores, strict=True))
         return [found[index] for index in range(len(pairs))]
+
+    def _check_read(self, given: int) -> None:
+        """Check the tokens of the longer side of a pair.
+
+        Raises:
+            ServingError: 422, they are too many.
+        """
+        limit = min(MOST_READ, self.positions)
+        if given > limit:
+            message = (
+                f"a pair has at most {limit} tokens a side, not {given}: shorten it"
+            )
+            raise _too_long("sentence_too_long", message, limit, given)
 
     def _too_long(self, text: str) -> ServingError:
         codec, limit = self.translator.codec, self.longest

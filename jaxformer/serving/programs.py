@@ -17,10 +17,13 @@ MOST_ATTENDED = 64
 MOST_REQUIRED = 8
 """Most required phrases of a sentence, and most tokens of each."""
 
-SCORED = 4
-"""Pairs of a batch that is scored."""
+MOST_READ = 256
+"""Most tokens of either side of a pair that is scored, or whose words have
+alternatives: a pass over it has a row of logits for each.
+"""
 
 _WIDTHS = (16, 32, 64, 128)
+_SCORED = 4  # pairs of a batch, of one where they are longer than 64 tokens
 _NEEDED = 64  # a server is ready when it can translate sentences of so many tokens
 
 
@@ -152,10 +155,11 @@ def _shape(translator: Translator, kind: SearchKind, rows: int, width: int) -> S
 
 def _of_pairs(positions: int) -> list[ServedProgram]:
     """Return the programs of given pairs: one forward pass each."""
-    shown, whole = _widths(min(MOST_ATTENDED, positions)), _widths(positions)
-    uses = ("attend", 1, shown), ("candidates", 1, whole), ("score", SCORED, whole)
+    shown = _widths(min(MOST_ATTENDED, positions))
+    whole = _widths(min(MOST_READ, positions))
+    scored = [(_SCORED if width <= _NEEDED else 1, width) for width in whole]
     return [
-        ServedProgram(use, Shape(rows, width))
-        for use, rows, widths in uses
-        for width in widths
+        *(ServedProgram("attend", Shape(1, width)) for width in shown),
+        *(ServedProgram("candidates", Shape(1, width)) for width in whole),
+        *(ServedProgram("score", Shape(*sizes)) for sizes in scored),
     ]

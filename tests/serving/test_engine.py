@@ -349,7 +349,7 @@ def test_scores(engine):
     for own, other in zip(engine.score(given), expected, strict=True):
         assert own.tokens == other.tokens
         assert own.log_probability == pytest.approx(other.log_probability, rel=1e-5)
-    with pytest.raises(ServingError, match="the model has 16 positions"):
+    with pytest.raises(ServingError, match="at most 16 tokens a side, not 51"):
         engine.score([Pair("a", " ".join(texts(6)))])
 
 
@@ -411,6 +411,10 @@ def test_programs(changes, widths):
     plain = [each.shape for each in plan.all if each.use == PLAIN]
     assert sorted({each.width for each in plain}) == widths
     assert {each.rows for each in plain} == {1, 4, 16}
+    pairs = [each.shape[:2] for each in plan.all if each.use == "score"]
+    wide = [(1, width) for width in (128, 200) if width <= run.models.positions]
+    assert [sizes for sizes in pairs if sizes[1] > 64] == wide
+    assert {rows for rows, width in pairs if width <= 64} == {4}
     assert all(each.rows * each.width <= 1024 or each.rows == 1 for each in plain)
     narrow = [each for each in plain if each.width <= 64]
     assert [each.shape for each in plan.all[: plan.needed]] == narrow
