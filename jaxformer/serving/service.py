@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from jaxformer.data.language_codes import find_model_language
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
@@ -20,7 +19,7 @@ from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.jobs import Key, RequestJobs, Waiting, call_all
-from jaxformer.serving.languages import name_language
+from jaxformer.serving.languages import find_language, name_language
 from jaxformer.serving.metrics import Metrics, Served
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
@@ -29,7 +28,8 @@ from jaxformer.translation.results import Attention, PairScore
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
-_LONGEST_CODE = 35  # of a language, BCP 47
+_PATIENCE = 5.0
+"""Seconds after which the warm-up continues although requests wait."""
 
 
 class Language(NamedTuple):
@@ -143,6 +143,7 @@ class Service:
         for needed in (True, False):
             for number, (engine, steps) in enumerate(warmed):
                 while not needed or counts[number] < engine.needed:
+                    await self._let_requests_pass()
                     count: Any = await self._work(next, steps, None)
                     if count is None:
                         break
@@ -152,6 +153,12 @@ class Service:
             if needed and self.state == "warming":
                 self.state = "ready"
                 self.is_ready.set()
+
+    async def _let_requests_pass(self) -> None:
+        """Wait for a moment without requests: a compilation would hold them up."""
+        end = time.monotonic() + _PATIENCE
+        while (self.batcher.waiting or self.batcher.active) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
 
     async def _work(self, call: Callable[..., Result], *arguments: Any) -> Result:
         loop = asyncio.get_running_loop()
@@ -179,28 +186,35 @@ class Service:
         return results
 
     def engine(self, source: str, target: str) -> TranslationEngine:
-        """Return the engine of a pair of languages; an empty code is that of the only
-        one.
+        """Return the engine of a pair of languages; an empty code is any language.
 
         Raises:
-            ServingError: a language or the pair is unknown.
+            ServingError: a language or the pair is unknown, or several pairs fit.
         """
-        sources = {pair[0] for pair in self.engines}
-        found = _find_language("source", source, sources)
-        targets = {pair[1] for pair in self.engines}
-        if not target:
-            targets = {pair[1] for pair in self.engines if pair[0] == found}
-        pair = found, _find_language("target", target, targets)
-        if pair not in self.engines:
-            known = ", ".join(sorted("-".join(pair) for pair in self.engines))
-            raise ServingError(
-                400,
-                "unknown_pair",
-                f"nothing translates {pair[0]} to {pair[1]}: choose one of {known}",
-                field="target",
-                given=target,
-            )
-        return self.engines[pair]
+        asked = {"source": source, "target": target}
+        known = [find_language(self, *own) if own[1] else "" for own in asked.items()]
+        pairs = [
+            pair
+            for pair in self.engines
+            if all(code in ("", own) for code, own in zip(known, pair, strict=True))
+        ]
+        if len(pairs) == 1:
+            return self.engines[pairs[0]]
+        empty = [name for name, code in asked.items() if not code]
+        if pairs:
+            fault, field = f"{empty[0]} is missing", empty[0]
+        else:
+            one, other = (code or "any language" for code in known)
+            field = "target" if target else "source"
+            fault = f"{field} must fit: nothing translates {one} to {other}"
+        choices = ", ".join("-".join(pair) for pair in pairs or self.engines)
+        raise ServingError(
+            400,
+            "missing" if pairs else "unknown_pair",
+            f"{fault}; choose one of {choices}",
+            field=field,
+            given=asked[field] or None,
+        )
 
     def languages(self) -> list[Language]:
         """List the languages of all texts and translations, by code."""
@@ -381,24 +395,3 @@ class Service:
 def _ask_between(run: RequestJobs) -> None:
     for number, place in run.lost:
         run.texts[number].ask_between(run.texts[number].cuts[place])
-
-
-def _find_language(field: str, code: str, known: set[str]) -> str:
-    if not code and len(known) == 1:
-        return next(iter(known))
-    choices = ", ".join(sorted(known))
-    if not code:
-        raise ServingError(
-            400, "missing", f"{field} is missing: choose one of {choices}", field=field
-        )
-    short = len(code) <= _LONGEST_CODE
-    found = find_model_language(code, sorted(known)) if short else None
-    if found is None:
-        raise ServingError(
-            400,
-            "unknown_language",
-            f"{field} must be one of {choices}, not {code[:_LONGEST_CODE]!r}",
-            field=field,
-            given=code[:_LONGEST_CODE],
-        )
-    return found

@@ -245,12 +245,14 @@ def test_languages_are_found_by_their_codes():
     async def work(service):
         assert service.engine("EN-US", "deu_Latn") is engines[0]
         assert service.engine("de", "") is engines[2]
+        assert service.engine("", "fr") is engines[1]
         for given, code, field in (
-            (("", "de"), "missing", "source"),
+            (("", ""), "missing", "source"),
             (("en", ""), "missing", "target"),
             (("xx", "de"), "unknown_language", "source"),
             (("en", "x" * 5000), "unknown_language", "target"),
             (("de", "fr"), "unknown_pair", "target"),
+            (("fr", ""), "unknown_pair", "source"),
         ):
             with pytest.raises(ServingError) as caught:
                 service.engine(*given)

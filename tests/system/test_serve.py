@@ -68,6 +68,10 @@ class Server:
         )
         return float(lines[line])
 
+    def is_warm(self) -> bool:
+        ready = self.get("/ready").json()
+        return ready["done"] == ready["of"]
+
     def wait_for(self, condition, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not condition():
@@ -210,11 +214,7 @@ def test_it_is_alive_while_it_searches(server):
 
 
 def test_nothing_is_compiled_once_it_is_warm(server):
-    def is_warm() -> bool:
-        ready = server.get("/ready").json()
-        return ready["done"] == ready["of"]
-
-    server.wait_for(is_warm, 300)
+    server.wait_for(server.is_warm, 300)
     for options in ({}, {"n_best": 3}, {"alignment": "soft"}, {"prefixes": ["A"]}):
         server.translate(SENTENCES[3], **options)
     server.translate(" ".join(SENTENCES), split_sentences=False)
@@ -387,7 +387,7 @@ def resident(server: Server) -> int:
 def test_requests_leave_no_memory_behind(tmp_path):
     made = Server(tmp_path, f"--workdir={runs.random_run()}", "--rows=4", "--log=off")
     try:
-        made.line("ready")
+        made.wait_for(made.is_warm, 300)
         words = [text.split()[0] for text in SENTENCES]
 
         def ask(count: int) -> None:
