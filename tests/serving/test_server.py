@@ -1,0 +1,127 @@
+"""The server around the application: sockets, and clients that speak no HTTP."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+from serving.fake_engine import FakeEngine, slowly
+
+from jaxformer.errors import InputError
+from jaxformer.serving.app import make_app
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.server import Server, bind, name_url, notify
+from jaxformer.serving.service import Service
+
+
+@contextlib.contextmanager
+def running(engine=None, **limits):
+    """Serve with a fake engine, and yield the address."""
+    ready = threading.Event()
+    service = Service([engine or FakeEngine()], ServingConfig(**limits))
+    server = Server(
+        make_app(service, page=False), service, announce=ready.set, say=print
+    )
+    with contextlib.closing(bind("127.0.0.1", 0)) as bound:
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            assert ready.wait(10)
+            yield bound.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+
+def tell(address, data, seconds=10.0):
+    """Send bytes, and return all of the answer until the server closes."""
+    with socket.create_connection(address) as client:
+        client.settimeout(seconds)
+        client.sendall(data)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def read(answer):
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head.lower()
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [b"", HEALTH])
+@pytest.mark.parametrize("data", [b"", b"GET /hea"])
+def test_half_a_request_is_closed(first, data):
+    """Also the second one of a connection; silence after an answer may last longer."""
+    with (
+        running(body_timeout=0.3) as address,
+        socket.create_connection(address) as client,
+    ):
+        client.settimeout(10)
+        client.sendall(first)
+        answer = b""
+        while first and not answer.endswith(b'{"status":"ok"}'):
+            answer += client.recv(65536)
+        begun = time.monotonic()
+        client.sendall(data)
+        assert client.recv(65536) == b""
+        seconds = time.monotonic() - begun
+        assert seconds < (4 if data or not first else 8)
+
+
+def test_a_slow_answer_is_not_cut_by_the_limit_of_the_head():
+    body = json.dumps({"text": "slow"}).encode()
+    head = (
+        b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    with running(FakeEngine(before=slowly(0.6)), body_timeout=0.2) as address:
+        assert b'"text":"SLOW"' in tell(address, head + body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HELLO\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS
+        b"GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_as_json(data):
+    with running() as address:
+        assert read(tell(address, data)) == (400, "bad_request")
+
+
+def test_connections_beyond_the_limit_are_refused():
+    with running(connections=2) as address:
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(address))
+            time.sleep(0.1)
+            answer = tell(address, HEALTH)
+            assert read(answer) == (503, "connections")
+            assert b"\r\nRetry-After: 1\r\n" in answer
+        time.sleep(0.1)
+        close = HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        assert tell(address, close).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_port_is_bound_once():
+    with contextlib.closing(bind("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+        assert name_url(bound, "/mt") == f"http://127.0.0.1:{port}/mt"
+        with pytest.raises(InputError, match=f"port {port}: .*; choose another --port"):
+            bind("127.0.0.1", port)
+
+
+def test_a_missing_service_manager_is_no_error(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    notify("READY=1")
+    assert "$NOTIFY_SOCKET" in capsys.readouterr().err
