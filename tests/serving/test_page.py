@@ -149,6 +149,17 @@ THREE_GERMAN = (
 )
 
 
+def test_undo_without_a_choice_leaves_the_text(page):
+    """The browser alone would take back what was typed, unseen from the translation."""
+    page.find("#text")[0].send_keys("Open the file.")
+    page.wait(lambda: page.output == "Öffnen das Datei.")
+    page.script("arguments[0].focus()", page.words()[0])
+    page.press("z", held=("CONTROL",))
+    assert page.script("return document.getElementById('text').value") == (
+        "Open the file."
+    )
+
+
 def test_choices_last_while_the_text_grows(page):
     """A sentence whose source is unchanged keeps the words that were chosen in it."""
     page.translate(FILE)
@@ -161,6 +172,15 @@ def test_choices_last_while_the_text_grows(page):
     page.find("#clear")[0].click()
     page.translate(FILE)
     assert page.output == "Öffnen das Datei in ein neues Fenster."
+
+
+def test_a_cleared_text_comes_back(page):
+    """As any edit, by the undo of the browser."""
+    page.find("#text")[0].send_keys(FILE)
+    page.find("#clear")[0].click()
+    assert (page.focused, page.find("#text")[0].get_property("value")) == ("text", "")
+    page.press("z", held=("CONTROL",))
+    assert page.find("#text")[0].get_property("value") == FILE
 
 
 def test_the_list_of_words_closes(page):
@@ -482,7 +502,10 @@ def test_a_key_is_asked_for(page):
     """Where the server wants one; it is sent as a header and stored nowhere."""
     page.fake.key = "secret"
     page.write(FILE)
-    page.wait(lambda: "key" in page.text("#problem"))
+    page.wait(lambda: "Write your key above" in page.text("#problem"))
+    page.press("wrong", "ENTER")
+    page.wait(lambda: "missing or wrong" in page.text("#problem"))
+    page.find("#key")[0].clear()
     page.press("secret", "ENTER")
     page.wait(lambda: "Fenster" in page.output)
     stored = page.script("return JSON.stringify([{...localStorage}, location.href])")

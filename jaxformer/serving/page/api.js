@@ -112,7 +112,8 @@ export function fail(error, again) {
       byId("key-field").hidden = false;
       byId("key").focus();
     }
-    notify(message, status >= 500 ? {label: "Try again", action: again} : {});
+    notify(status === 403 && !key ? "Write your key above." : message,
+      status >= 500 ? {label: "Try again", action: again} : {});
   }
 }
 

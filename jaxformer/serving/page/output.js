@@ -108,7 +108,6 @@ export function addBar(parent, probability, most = 1) {
   add(bar, "i").style.width = `${Math.max(2, 100 * probability / most)}%`;
 }
 
-
 // The whole translation as it is shown.
 export function composed({sentences, gaps}) {
   return sentences.map((each, i) => gaps[i] + (best(each)?.text ?? "")).join("")

@@ -351,8 +351,8 @@ function listen() {
     translate();
   };
   byId("clear").onclick = () => {
-    text.value = "";
-    text.focus();
+    text.select();
+    document.execCommand("delete");
     translate();
   };
   byId("copy").onclick = event => copy(composed(state), event.currentTarget);
@@ -367,8 +367,8 @@ function listen() {
     if (byId("help").open) return;
     if (main && key === "Enter") action = translate;
     else if (main && shiftKey && code === "KeyS") action = swap;
-    else if (main && !shiftKey && code === "KeyZ" && !typing && state.trail.length) {
-      action = () => undo(state.trail.length - 1);
+    else if (main && !shiftKey && code === "KeyZ" && !typing) {  // else browsers do
+      action = () => state.trail[0] && undo(state.trail.length - 1);
     } else if (altKey && !main && /^Digit[1-9]$/.test(code)) action = () => pick(code.at(-1) - 1);
     else if (key === "?" && !typing) action = () => byId("help").showModal();
     if (!action) return;
