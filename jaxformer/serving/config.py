@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from collections.abc import Sequence
 
@@ -124,3 +125,24 @@ class Site:
                 f"serving.root_path must be like /mt, not {self.root_path!r}: begin"
                 " with a slash, and end without one"
             )
+        # A value of another form would be believed, and match no request.
+        for origin in self.cors:
+            if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/\sA-Z]+", origin):
+                raise InputError(
+                    f"serving.cors must be like https://example.org, not {origin!r}: a"
+                    " scheme and a name in lower case, without a path; or *"
+                )
+        for address in self.trusted_proxy:
+            if address != "*" and not _is_network(address):
+                raise InputError(
+                    f"serving.trusted_proxy must be like 127.0.0.1, not {address!r}: an"
+                    " IP address or network; or *"
+                )
+
+
+def _is_network(address: str) -> bool:
+    try:
+        ipaddress.ip_network(address)
+    except ValueError:
+        return False
+    return True

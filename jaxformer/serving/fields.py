@@ -218,6 +218,12 @@ def _read_values(
     if media_type == "application/json" or media_type.endswith("+json"):
         return _collect(query) | _json(body)
     if media_type == "application/x-www-form-urlencoded":
+        if body.lstrip().startswith(b'{"'):  # as curl -d sends it
+            raise ServingError(
+                400,
+                "bad_form",
+                "the form is JSON: send it with Content-Type: application/json",
+            )
         return _collect(query + _form(body, "the form"))
     if media_type == "multipart/form-data":
         return _collect(query + _multipart(body, content_type))

@@ -124,6 +124,7 @@ def test_what_is_no_json_object_is_refused(body, code, words):
         (b"q=\xe4", FORM, b"", "not_unicode", "the form must be UTF-8"),
         (b"", "", b"q=%E4", "not_unicode", "the query must be UTF-8"),
         (b"&a" * 2000, FORM, b"", "bad_form", "more than 1000 fields"),
+        (b' {"q": "a"}', FORM, b"", "bad_form", "Content-Type: application/json"),
         (
             part("a", "") * 1001 + b"--b--",
             MULTIPART,

@@ -365,6 +365,9 @@ def test_mistakes_of_the_command_line_have_one_line_each(tmp_path, monkeypatch):
         ([given, "--port=70000"], 2, "--port must be at most 65,535, not 70000"),
         ([given, "--beam_size=0"], 2, "--beam_size must be at least 1, not 0"),
         ([given, "--root_path=mt"], 2, "--root_path must be like /mt"),
+        ([given, "--cors=example.org"], 2, "--cors must be like https://example.org"),
+        ([given, "--cors=https://example.org/"], 2, "without a path"),
+        ([given, "--trusted_proxy=localhost"], 2, "not 'localhost': an IP address"),
         ([given, "--host=no.such.host.invalid"], 1, "cannot listen on no.such"),
         ([given, f"--keys={tmp_path}/keys"], 1, "cannot read the keys"),
     ):
