@@ -121,5 +121,6 @@ async def _languages(service: Service, request: Request) -> Response:
 
 
 async def _usage(service: Service, request: Request, *, usage: _Usage) -> Response:
+    await read_fields(request, service.config)  # a client may ask to try its key
     count = {"character_count": usage.characters, "character_limit": _CHARACTER_LIMIT}
     return answer(200, count)

@@ -97,6 +97,8 @@ def test_a_client_without_a_key_is_refused(server):
     client = deepl.DeepLClient("wrong", server_url=server.url)
     with contextlib.closing(client), pytest.raises(deepl.AuthorizationException):
         client.translate_text("a", target_lang="DE")
+    with contextlib.closing(client), pytest.raises(deepl.AuthorizationException):
+        client.get_usage()
     assert server.post("/v1/translate", {"text": "a"}).status_code == 403
 
 
