@@ -114,8 +114,8 @@ class Batcher:
     No request has more than half of the rows, rounded up, while another has a job that
     fits.
 
-    Only one event loop may use a batcher; none of its methods may be called from other
-    threads.
+    Only one event loop may use a batcher; none of its methods but :meth:`check` may be
+    called from other threads.
 
     Attributes:
         active: jobs in the batch that is being searched.
@@ -256,10 +256,8 @@ class Batcher:
         self._draining = True
         self._wake.set()
 
-    def _admit(self, count: int) -> None:
-        """Check that the queue has room for this many jobs."""
-        if self._draining:
-            raise _draining()
+    def check(self, count: int) -> None:
+        """Raise 413 ``too_many_sentences`` if the queue never has room for these."""
         if count > self._capacity:
             raise ServingError(
                 413,
@@ -269,6 +267,12 @@ class Batcher:
                 limit=self._capacity,
                 given=count,
             )
+
+    def _admit(self, count: int) -> None:
+        """Check that the queue has room for this many jobs."""
+        if self._draining:
+            raise _draining()
+        self.check(count)
         waiting = self.waiting + self._reserved
         if waiting + count > self._capacity:
             seconds = math.ceil(waiting * self._seconds_each)

@@ -186,5 +186,8 @@ class Metrics:
         Args:
             accept: what the client takes: Prometheus' text, or OpenMetrics.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            encode, content_type = choose_encoder("")
         return encode(self.registry), content_type

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 _MOST_CANDIDATES = 8
 _SILENCE = 15.0
 """Seconds of a stream after which a comment keeps proxies from closing it."""
+_MOST_WEIGHTS = 2**18
+"""Most weights of the alignments in an answer: writing them takes a second."""
 _FORMATS = ("text", "html")
 _EVENTS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -59,6 +61,8 @@ async def _translate(service: Service, request: Request) -> Response:
     engine, queries, soft = _read_queries(service, fields)
     times = Times()
     done = await service.translate(queries, times=times)
+    if soft:
+        _check_weights([result for each in done for result in each.sentences])
     translations = [
         {
             "text": each.text,
@@ -88,6 +92,8 @@ async def _stream(service: Service, request: Request) -> Response:
         events.put_nowait(("start", start))
 
     def sentence(_: int, index: int, result: SentenceResult) -> None:
+        if soft:
+            _check_weights([result])
         events.put_nowait(("sentence", {"index": index, **_show(result, soft)}))
 
     times = Times()
@@ -284,6 +290,21 @@ def _read_queries(
         for text, prefix, phrases in zip(texts, prefixes, required, strict=True)
     ]
     return engine, queries, soft
+
+
+def _check_weights(results: Sequence[SentenceResult]) -> None:
+    every = (each.alignment for result in results for each in result.hypotheses)
+    count = sum(own.weights.size for own in every if own is not None)
+    if count > _MOST_WEIGHTS:
+        raise ServingError(
+            422,
+            "too_many_tokens",
+            f"an answer has at most {_MOST_WEIGHTS:,} weights of alignments, not"
+            f" {count:,}: send less text, or alignment true",
+            field="alignment",
+            limit=_MOST_WEIGHTS,
+            given=count,
+        )
 
 
 def _show(result: SentenceResult, soft: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.translation.results import Alignment, Hypothesis
+from jaxformer.translation.results import Alignment, Hypothesis, concatenate
 
 # Each alternative takes linear time on any text.
 _PLACEHOLDER = re.compile(
@@ -129,7 +129,7 @@ class Hidden:
             sum(each.log_probability for each in every),
             [token for each in every for token in each.tokens],
             all(each.finished for each in every),
-            _concatenate(alignments) if len(alignments) == len(every) else None,
+            concatenate(alignments) if len(alignments) == len(every) else None,
             [value for each in every for value in each.token_log_probabilities],
         )
 
@@ -222,19 +222,4 @@ def _shift(alignment: Alignment, source: int, target: int) -> Alignment:
         alignment,
         source_words=add(alignment.source_words, source),
         target_words=add(alignment.target_words, target),
-    )
-
-
-def _concatenate(alignments: Sequence[Alignment]) -> Alignment:
-    shapes = np.array([each.weights.shape for each in alignments])
-    weights = np.zeros(shapes.sum(axis=0), np.float32)
-    row = column = 0
-    for each, (rows, columns) in zip(alignments, shapes.tolist(), strict=True):
-        weights[row : row + rows, column : column + columns] = each.weights
-        row, column = row + rows, column + columns
-    return Alignment(
-        [token for each in alignments for token in each.source_tokens],
-        weights,
-        [word for each in alignments for word in each.source_words],
-        [word for each in alignments for word in each.target_words],
     )

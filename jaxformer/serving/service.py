@@ -263,8 +263,7 @@ class Service:
         arrived = time.monotonic()
         self._check_ready()
         engines = [self.engine(query.source, query.target) for query in queries]
-        ends = sum(q.text.count("\n") for q in queries if q.format == "text")
-        with self.batcher.reserved(len(queries) + ends):
+        with self.batcher.reserved(sum(query.lines for query in queries)):
             if sum(len(query.text) for query in queries) <= _SHORT:
                 texts = self._prepare(queries, engines)
             else:
@@ -320,10 +319,14 @@ class Service:
     def _prepare(
         self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
     ) -> list[Text]:
-        return [
+        texts = [
             Text(query, engine, self.glossary)
             for query, engine in zip(queries, engines, strict=True)
         ]
+        self.batcher.check(sum(len(text.cuts) for text in texts))
+        for text in texts:
+            text.encode()
+        return texts
 
     def _check_ready(self) -> None:
         if self.state == "warming":

@@ -50,6 +50,13 @@ class Query:
     split_newlines: bool = True
     sentences: bool = True
 
+    @property
+    def lines(self) -> int:
+        """Number of lines that have text, each of which is a sentence or more."""
+        if self.format == "html" or not self.split_newlines:
+            return 1
+        return sum(not line.isspace() for line in self.text.splitlines())
+
 
 class SentenceResult(NamedTuple):
     """The translations of a sentence.
@@ -132,10 +139,10 @@ class Text:
     def __init__(
         self, query: Query, engine: TranslationEngine, glossary: Glossary | None
     ) -> None:
-        """Cut the text of a query into sentences, and encode them.
+        """Cut the text of a query into sentences.
 
         Raises:
-            ServingError: a sentence, the prefix or a phrase cannot be encoded.
+            ServingError: required phrases are asked for of several sentences.
         """
         self.query, self.engine, self._glossary = query, engine, glossary
         self._markup: Markup | None = None
@@ -161,6 +168,13 @@ class Text:
             ]
             self._blocks.append(_Block(layout, cuts))
             self.cuts += cuts
+
+    def encode(self) -> None:
+        """Encode the sentences.
+
+        Raises:
+            ServingError: a sentence, the prefix or a phrase cannot be encoded.
+        """
         for cut in self.cuts:
             self._ask(cut)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from jaxformer.data.language_codes import short_code
-from jaxformer.translation.results import Alignment, Hypothesis
+from jaxformer.translation.results import Hypothesis, concatenate
 
 _WORD_BEGIN = "▁"
 # Marks to cut after, in order of preference; then any two words.
@@ -92,47 +91,35 @@ def join(
 
 
 def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
-    text, alignment = "", row[0].alignment
-    for number, (part, space) in enumerate(zip(row, spaces, strict=True)):
+    text, alignments = "", []
+    sources: list[int | None] = []
+    targets: list[int | None] = []
+    for part, space in zip(row, spaces, strict=True):
         between = spacing(text, part.text, space)
-        if number and alignment is not None and part.alignment is not None:
-            alignment = _join_alignments(
-                alignment, part.alignment, bool(space), bool(between)
-            )
+        if part.alignment is not None:
+            alignments.append(part.alignment)
+            sources = _join_words(sources, part.alignment.source_words, bool(space))
+            targets = _join_words(targets, part.alignment.target_words, bool(between))
         text += between + part.text
+    whole = concatenate(alignments) if row[0].alignment is not None else None
     return Hypothesis(
         text,
         sum(part.score for part in row),
         sum(part.log_probability for part in row),
         [token for part in row for token in part.tokens],
         all(part.finished for part in row),
-        alignment,
+        whole
+        and dataclasses.replace(whole, source_words=sources, target_words=targets),
         [value for part in row for value in part.token_log_probabilities],
-    )
-
-
-def _join_alignments(
-    left: Alignment, right: Alignment, spaced_source: bool, spaced_target: bool
-) -> Alignment:
-    """Concatenate two alignments; without a space between them, the last word
-    continues.
-    """
-    rows, columns = left.weights.shape
-    weights = np.zeros(
-        (rows + right.weights.shape[0], columns + right.weights.shape[1]), np.float32
-    )
-    weights[:rows, :columns], weights[rows:, columns:] = left.weights, right.weights
-    return Alignment(
-        left.source_tokens + right.source_tokens,
-        weights,
-        _join_words(left.source_words, right.source_words, spaced_source),
-        _join_words(left.target_words, right.target_words, spaced_target),
     )
 
 
 def _join_words(
     left: list[int | None], right: list[int | None], spaced: bool
 ) -> list[int | None]:
+    """Number the words of a part after those on the left; without a space between
+    them, the last word continues.
+    """
     last = max((word for word in left if word is not None), default=None)
     first = 0 if last is None else last + spaced
     return [*left, *(None if word is None else word + first for word in right)]

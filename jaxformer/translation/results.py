@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,24 @@ class Alignment:
                 [round(float(weight), 4) for weight in row] for row in self.weights
             ]
         return record
+
+
+def concatenate(alignments: Sequence[Alignment]) -> Alignment:
+    """Return the alignment of consecutive texts, each of which attends only to its own
+    source, with the numbers of words as they are.
+    """
+    shapes = np.array([each.weights.shape for each in alignments])
+    weights = np.zeros(shapes.sum(axis=0), np.float32)
+    row = column = 0
+    for each, (rows, columns) in zip(alignments, shapes.tolist(), strict=True):
+        weights[row : row + rows, column : column + columns] = each.weights
+        row, column = row + rows, column + columns
+    return Alignment(
+        [token for each in alignments for token in each.source_tokens],
+        weights,
+        [word for each in alignments for word in each.source_words],
+        [word for each in alignments for word in each.target_words],
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,6 +127,8 @@ def test_a_reload_replaces_the_model(metrics):
 
 def test_openmetrics_are_written_on_request(metrics):
     """As Prometheus asks for them."""
+    _, kind = metrics.render("application/openmetrics-text; version=x")
+    assert kind.startswith("text/plain")
     body, kind = metrics.render("application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     found = list(openmetrics_parser.text_string_to_metric_families(body.decode()))

@@ -99,6 +99,24 @@ def test_links_of_words_come_on_request():
     assert soft[0]["weights"] == [[1.0, 0.0], [0.0, 1.0]]
 
 
+@pytest.mark.parametrize("path", ["translate", "translate/stream"])
+def test_an_answer_has_not_too_many_weights(monkeypatch, path):
+    """They grow with the square of a sentence that is translated in parts."""
+    monkeypatch.setattr(serving.native, "_MOST_WEIGHTS", 7)
+    body = {"text": "a b", "n_best": 2, "alignment": True}
+    assert b"too_many" not in post(f"/v1/{path}", body).body
+    answer = post(f"/v1/{path}", {**body, "alignment": "soft"})
+    assert b'"too_many_tokens"' in answer.body
+    assert b'"given":8' in answer.body
+
+
+def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
+    monkeypatch.setattr(FakeEngine, "encode", None)
+    body = {"texts": ["One.\n" * 20] * 2}
+    answer = post("/v1/translate", body, limits={"queue": 30})
+    assert (answer.status, answer.json["error"]["given"]) == (413, 40)
+
+
 @pytest.mark.parametrize(
     ("body", "code", "field"),
     [
