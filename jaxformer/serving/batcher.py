@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from jaxformer.serving.errors import ServingError
 
-# Widths up to this one, and up to each power of two above, count as alike.
+# Widths up to this one, and up to each power of two above, fit into the same batch.
 _NARROW = 16
-_NARROWEST = (_NARROW - 1).bit_length()
+_STEP = 4  # between widths that differ
 
 # How much the last batch counts in the mean time of a sentence.
 _WEIGHT = 0.2
@@ -63,7 +63,7 @@ class _Request:
         self.ended = asyncio.get_running_loop().create_future()
         self.waiting: dict[tuple[Hashable, int], deque[int]] = {}
         for index, job in enumerate(jobs):
-            group = job.key, _size(job.width)
+            group = job.key, -(-job.width // _STEP) * _STEP
             self.waiting.setdefault(group, deque()).append(index)
 
     def first(self) -> tuple[Hashable, int]:
@@ -290,19 +290,23 @@ class Batcher:
         leader = next((each for each in self._requests if each.waiting), None)
         if leader is None:
             return []
-        key, widest = leader.first()
+        key, lead = leader.first()
         rows = self._rows(key)
+        waiting = {group for request in self._requests for group in request.waiting}
+        widths = {own for kind, own in waiting if kind == key}
+        fitting = [own for own in widths if _size(own) <= _size(lead)]
+        fitting.sort(key=lambda own: (abs(own - lead), -own))
         batch: list[tuple[_Request, int]] = []
         taken: Counter[_Request] = Counter()
         for most in (-(-rows // 2), rows):
-            for size in range(widest, _NARROWEST - 1, -1):
+            for width in fitting:
                 for request in self._requests:
                     while (
-                        (key, size) in request.waiting
+                        (key, width) in request.waiting
                         and taken[request] < most
                         and len(batch) < rows
                     ):
-                        batch.append((request, request.take((key, size))))
+                        batch.append((request, request.take((key, width))))
                         taken[request] += 1
         return batch
 

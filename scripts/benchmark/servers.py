@@ -103,6 +103,8 @@ def start_theirs(
     with zipfile.ZipFile(package) as archive:
         archive.extractall(packages)
     variables = {"ARGOS_PACKAGES_DIR": str(packages), "HOME": str(folder)}
+    # Threads that spin take the cores from each other as soon as anything else runs.
+    variables["OMP_WAIT_POLICY"] = "passive"
     python = str(options.libretranslate.absolute())
     command = [python, "-c", _LAUNCH, "--disable-files-translation"]
     log = folder / f"{THEIRS}.log"
