@@ -307,11 +307,12 @@ def test_the_log_has_no_text(server):
 def test_requests_in_flight_are_answered_at_the_end(server):
     """The last test of this server."""
     with ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(server.translate, lines(20)) for _ in range(4)]
-        server.wait_for(lambda: server.metric("jaxformer_queue_sentences") > 8)
+        running = [pool.submit(server.translate, lines(80)) for _ in range(4)]
+        # The fifth is that for the metrics.
+        server.wait_for(lambda: server.metric("jaxformer_requests_in_flight") == 5)
         server.process.send_signal(signal.SIGTERM)
         for each in running:
-            assert each.result()[0].count("\n") == 19
+            assert each.result()[0].count("\n") == 79
     assert server.process.wait(20) == 0
     with pytest.raises(httpx.ConnectError):
         server.get("/health")
