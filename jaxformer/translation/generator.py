@@ -237,11 +237,10 @@ class Generator:
         state = _begin(*_only(models), batch, rules)
         for place in range(1, most + 1):
             state, _ = _advance(*_only(models), batch, rules, 1, state)
-            read = state.tokens, state.done, state.lengths
-            (tokens,), (done,), (length,) = jax.device_get(read)
-            if tokens[place] == self._eos_id or (done and not length):
+            (token,) = jax.device_get(state.tokens)[:, place].tolist()
+            if token in (rules.eos_id, rules.pad_id):  # padding: no token is possible
                 return
-            yield int(tokens[place])
+            yield token
 
     def _decoding(
         self, decoding: DecodingConfig | None, most: int, stop: Sequence[str]

@@ -23,10 +23,10 @@ PROMPTS = ["the cat", "", "a dog ran in the", "hello"]
 FIRST_WORDS = ["a dog", "he", "in", "ma"]
 
 
-def make(encoder_layers=0, *, spread=1.0, **changes):
+def make(encoder_layers=0, *, spread=1.0, surplus=0, **changes):
     vocabulary = Vocabulary.train(LINES, size=44)
     config = TransformerConfig(
-        vocabulary_size=vocabulary.size,
+        vocabulary_size=vocabulary.size + surplus,
         d_model=16,
         d_ff=32,
         num_heads=2,
@@ -48,10 +48,13 @@ def make(encoder_layers=0, *, spread=1.0, **changes):
     translator = Translator(
         config,
         params,
-        Vocabularies(vocabulary, vocabulary),
-        DecodingConfig(beam_size=1),
+        *_search(vocabulary),
     )
     return translator, vocabulary, params
+
+
+def _search(vocabulary):
+    return Vocabularies(vocabulary, vocabulary), DecodingConfig(beam_size=1)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +162,34 @@ def test_text_is_decoded_by_its_last_tokens(vocabularies, name, monkeypatch):
         assert before + "".join(parts) == whole
         assert sum(map(bool, parts)) > len(tokens) / 4
         assert sum(read) < 10 * len(tokens)
+
+
+def test_rows_of_the_table_without_a_piece_are_never_generated(made):
+    """Not even where they are the most probable: as if the table did not have them."""
+    translator, vocabulary, params = make(surplus=3)
+    params["output"] = params["output"].at[-3:].multiply(100.0)
+    own = Generator(Translator(translator.model.config, params, *_search(vocabulary)))
+    table = params["embedding"]["table"][:-3]
+    fewer = params | {"embedding": {"table": table}, "output": params["output"][:-3]}
+    other = Generator(Translator(made[0]._config, fewer, *_search(vocabulary)))
+    texts, expected = (
+        [found.text for (found,) in each.generate(PROMPTS, most=6)]
+        for each in (own, other)
+    )
+    assert texts == expected
+    assert "".join(own.stream(PROMPTS[0], most=6)) == texts[0]
+
+
+def test_a_stream_ends_where_no_token_is_possible(made):
+    """Here from the eighth position on, where the model computes NaN."""
+    generator, vocabulary, params = made
+    rows = params["positions"]["table"].at[7:].set(jnp.nan)
+    params = params | {"positions": {"table": rows}}
+    broken = Generator(Translator(generator._config, params, *_search(vocabulary)))
+    (ids,) = broken._encode(["the"])
+    tokens = [*broken._tokens(ids, broken._decoding(None, 15, ()))]
+    assert len(tokens) == 8 - len(ids)
+    assert vocabulary.pad_id not in tokens
 
 
 def test_streams_of_prompts_near_the_last_position_share_a_program(made):
