@@ -170,6 +170,15 @@ def test_a_language_model_is_searched_greedily(tmp_path, search, beams):
         assert Generator.load(tmp_path / "run").shown("the cat ") == "the cat "
 
 
+def test_the_end_of_a_text_is_no_padding(tmp_path):
+    """Though a folder pads by it, as many of GPT-2 do: the end is to be learnt."""
+    run = import_folder(tmp_path, "gpt2", "LMHeadModel", pad_token_id=0)
+    text = Vocabularies.load(run / "vocabulary").source
+    pad_id = configuration.load(run / "config.json").model.pad_id
+    assert text.eos_id == 0
+    assert pad_id == text.pad_id == text.size
+
+
 def test_regression_says_so(tmp_path):
     run = import_folder(
         tmp_path,
