@@ -21,6 +21,11 @@ from jaxformer.translation.results import Hypothesis, blank
 if TYPE_CHECKING:
     from jaxformer.serving.terms import Glossary
 
+_MOST_ALIGNED = 1024
+"""Most tokens of a sentence whose words are linked: the links take time and memory that
+grow with their square.
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Query:
@@ -241,9 +246,21 @@ class Text:
         query = self.query
         rich = query.n_best > 1 or query.alignment or self._markup is not None
         kind = TERMS if required else RICH if rich or prefix else PLAIN
-        return self.engine.encode(
+        encoded = self.engine.encode(
             text, kind=kind, prefix=prefix, required=required, place=place
         )
+        tokens = sum(each.width for each in encoded)
+        if query.alignment and tokens > _MOST_ALIGNED:
+            raise ServingError(
+                422,
+                "too_many_tokens",
+                f"words are linked in sentences of at most {_MOST_ALIGNED:,} tokens,"
+                f" not {tokens:,}: shorten the sentence, or leave out alignment",
+                field="alignment",
+                limit=_MOST_ALIGNED,
+                given=tokens,
+            )
+        return encoded
 
     def settle(
         self, cut: Cut, found: Sequence[Sequence[list[Hypothesis]]]
@@ -280,6 +297,11 @@ class Text:
     def _join(self, ask: Ask, found: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         if not ask.encoded:  # it has no token
             return [blank(aligned=True)] * self.query.n_best
+        if sum(each.width for each in ask.encoded) > _MOST_ALIGNED:
+            found = [
+                [dataclasses.replace(each, alignment=None) for each in own]
+                for own in found
+            ]
         return self.engine.join(ask.text, found, ask.encoded[0].kind)
 
     def finish(

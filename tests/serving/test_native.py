@@ -110,6 +110,17 @@ def test_an_answer_has_not_too_many_weights(monkeypatch, path):
     assert b'"given":8' in answer.body
 
 
+@pytest.mark.parametrize("format", ["text", "html"])
+def test_the_words_of_a_sentence_without_end_are_not_linked(monkeypatch, format):
+    """Only a request for the links is refused."""
+    monkeypatch.setattr(serving.texts, "_MOST_ALIGNED", 9)
+    body = {"text": " ".join("abcdefghij"), "format": format, "n_best": 2}
+    (done,) = post("/v1/translate", body).json["translations"]
+    assert done["text"] == body["text"].upper()
+    answer = post("/v1/translate", {**body, "alignment": True})
+    assert (answer.status, answer.json["error"]["given"]) == (422, 10)
+
+
 def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
     monkeypatch.setattr(FakeEngine, "encode", None)
     body = {"texts": ["One.\n" * 20] * 2}

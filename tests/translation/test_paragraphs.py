@@ -1,7 +1,6 @@
 """Paragraphs and long sentences are cut, and their translations become one line."""
 
 import doctest
-import time
 
 import numpy as np
 import pytest
@@ -192,14 +191,6 @@ def test_alignments_are_joined(space, last):
     assert whole.alignment.source_tokens == whole.tokens
     assert whole.alignment.links() == [(0, 0), (1, 1), (3, 3)]
     assert whole.alignment.word_links() == [(0, 0), (1, 1), (last, 2)]
-
-
-def test_many_alignments_are_joined_in_the_time_of_their_weights():
-    part = [hypothesis(" ".join("x" * 40), -1.0)] * 4
-    begin = time.process_time()
-    whole = join([part] * 100, [" "] * 100)
-    assert whole[0].alignment.weights.shape == (4100, 4100)
-    assert time.process_time() - begin < 1
 
 
 @pytest.mark.parametrize("module", [paragraphs, results])
