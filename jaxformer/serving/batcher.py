@@ -315,9 +315,8 @@ class Batcher:
         jobs = [request.jobs[index] for request, index in batch]
         begun, self.active = self._now(), len(batch)
         try:
-            for (request, index), result in zip(
-                batch, await self._results(batch), strict=True
-            ):
+            results = await self._results(batch)
+            for (request, index), result in zip(batch, results, strict=True):
                 request.put(index, result)
         finally:
             self.active = 0
@@ -357,9 +356,9 @@ class Batcher:
             results = await self._search(jobs[0].key, [job.payload for job in jobs])
             if len(results) != len(jobs):
                 raise RuntimeError(f"{len(results)} results of {len(jobs)} jobs")
+            return list(results)
         except Exception as error:
             return error
-        return list(results)
 
     def _learn(self, seconds: float) -> None:
         """Update the mean time of a sentence."""
