@@ -2,7 +2,8 @@
 compiled before, and what a model says of pairs.
 
 Any thread may call ``encode`` and ``join`` of a :class:`TranslationEngine`. The other
-methods compute on a device and belong to one thread.
+methods compute on a device and belong to one thread, but for ``warm``, which may have a
+thread of its own.
 """
 
 from __future__ import annotations

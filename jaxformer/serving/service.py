@@ -28,8 +28,6 @@ from jaxformer.translation.results import Attention, PairScore
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
-_PATIENCE = 5.0
-"""Seconds after which the warm-up continues although requests wait."""
 
 
 class Language(NamedTuple):
@@ -49,7 +47,7 @@ class Times:
 
 
 class Service:
-    """The engines of a server behind one queue and one worker thread.
+    """The engines of a server behind one queue. One thread searches, another compiles.
 
     Attributes:
         engines: by their languages, source and target.
@@ -95,6 +93,8 @@ class Service:
         self.error: BaseException | None = None
         self.is_ready = asyncio.Event()
         self._worker = ThreadPoolExecutor(1, "model")
+        # A program takes seconds to compile, in which others are searched.
+        self._compiler = ThreadPoolExecutor(1, "compiler")
         self._reloading = asyncio.Lock()
         self.batcher = Batcher(
             self._search,
@@ -128,7 +128,8 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._worker.shutdown(wait=False, cancel_futures=True)
+            for threads in (self._worker, self._compiler):
+                threads.shutdown(wait=False, cancel_futures=True)
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
         try:
@@ -137,14 +138,16 @@ class Service:
             self.error = error
 
     async def _warm(self) -> None:
-        """Compile what makes each engine ready, then the rest, between batches."""
+        """Compile what makes each engine ready, then the rest."""
+        loop = asyncio.get_running_loop()
         warmed = [(engine, engine.warm()) for engine in self.engines.values()]
         counts = [0] * len(warmed)
         for needed in (True, False):
             for number, (engine, steps) in enumerate(warmed):
                 while not needed or counts[number] < engine.needed:
-                    await self._let_requests_pass()
-                    count: Any = await self._work(next, steps, None)
+                    count: Any = await loop.run_in_executor(
+                        self._compiler, next, steps, None
+                    )
                     if count is None:
                         break
                     counts[number] = count
@@ -153,12 +156,6 @@ class Service:
             if needed and self.state == "warming":
                 self.state = "ready"
                 self.is_ready.set()
-
-    async def _let_requests_pass(self) -> None:
-        """Wait for a moment without requests: a compilation would hold them up."""
-        end = time.monotonic() + _PATIENCE
-        while (self.batcher.waiting or self.batcher.active) and time.monotonic() < end:
-            await asyncio.sleep(0.01)
 
     async def _work(self, call: Callable[..., Result], *arguments: Any) -> Result:
         loop = asyncio.get_running_loop()
