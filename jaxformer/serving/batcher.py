@@ -15,9 +15,7 @@ from jaxformer.serving.errors import ServingError
 # Widths up to this one, and up to each power of two above, fit into the same batch.
 _NARROW = 16
 _STEP = 4  # between widths that differ
-
-# How much the last batch counts in the mean time of a sentence.
-_WEIGHT = 0.2
+_WEIGHT = 0.2  # of the last batch in the mean time of a sentence
 
 
 class Job(NamedTuple):

@@ -318,8 +318,7 @@ class TranslationEngine(CompiledTranslator):
         for found in self.search(RICH, asked):
             for each in _value(found):
                 own = self.words.read(each, before)
-                score, _ = best.get(own.word, (-math.inf, None))
-                if own.word and each.score > score:
+                if own.word and each.score > best.get(own.word, (-math.inf,))[0]:
                     best[own.word] = each.score, own
         words = [own for _, own in best.values()]
         return sorted(words, key=lambda own: -own.probability)[:k]
