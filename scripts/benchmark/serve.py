@@ -298,7 +298,7 @@ def soak(ours: Server, options: argparse.Namespace) -> None:
     seconds = 60 * options.soak
     found = ours.load.ask({"kind": "soak", "seconds": seconds, "pid": ours.process.pid})
     code = ours.process.wait(60)
-    print(json.dumps({**found, "memory_gib_before": early, "exit_code": code}))
+    print(json.dumps({**found, "server_gib_before": early, "exit_code": code}))
     if found["faults"] or code:
         raise InputError(f"exit code {code}, and {found['faults']}")
 

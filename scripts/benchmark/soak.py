@@ -74,7 +74,7 @@ class Soak:
             "answers": dict(sorted(self.answers.items())),
             "faults": self.faults[:10],
             "fault_count": len(self.faults),
-            "memory_gib": read_metric(numbers, "process_resident_memory_bytes") / 2**30,
+            "server_gib": read_metric(numbers, "process_resident_memory_bytes") / 2**30,
         }
 
     async def _work(self, seed: int, end: float) -> None:
