@@ -255,16 +255,15 @@ class Batcher:
         self._wake.set()
 
     def check(self, count: int) -> None:
-        """Raise 413 ``too_many_sentences`` if the queue never has room for these."""
-        if count > self._capacity:
-            raise ServingError(
-                413,
-                "too_many_sentences",
-                f"a request has at most {self._capacity:,} sentences, not {count:,}:"
-                " send it in parts",
-                limit=self._capacity,
-                given=count,
-            )
+        """Check that the queue can ever have room for so many sentences.
+
+        Raises:
+            ServingError: 413 ``too_many_sentences``: it cannot.
+        """
+        if count > (most := self._capacity):
+            fault = f"{most:,} sentences, not {count:,}: send it in parts"
+            message, code = f"a request has at most {fault}", "too_many_sentences"
+            raise ServingError(413, code, message, limit=most, given=count)
 
     def _admit(self, count: int) -> None:
         """Check that the queue has room for this many jobs."""

@@ -58,6 +58,7 @@ def result() -> tuple[dict, list[str]]:
     return evaluate.evaluate(translator(), pairs(), name, decoding=GREEDY)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_sacrebleu(tmp_path):
     """The written files give sacreBLEU's command line the numbers and signatures in
     results.json: references never go through the vocabulary, which would change them.

@@ -213,6 +213,7 @@ def test_it_is_alive_while_it_searches(server):
     assert statistics.median(seconds) < 0.1
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_once_it_is_warm(server):
     server.wait_for(server.is_warm, 300)
     for options in ({}, {"n_best": 3}, {"alignment": "soft"}, {"prefixes": ["A"]}):

@@ -276,6 +276,7 @@ def test_parts_of_a_batch_have_the_masks_of_the_whole():
         np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_terms_are_divided_by_their_own_counts():
     """The loss is the mean of the masked words plus that of the pairs, and so is the
     gradient, whatever the parts and devices: a row of padding counts nowhere.

@@ -20,6 +20,7 @@ from jaxformer.training.loop import Outcome
 from jaxformer.translation.translator import Translator
 
 
+@pytest.mark.slow
 def test_patience(train, tmp_path, capfd):
     """A run whose score gets no better ends after so many evaluations; the same command
     changes nothing, and more patience continues. Another score begins from nothing, and
