@@ -17,8 +17,9 @@ masked ones. ``huggingface-places`` is the same BERT with a head that reads mask
 positions alone.
 
 Each system is a process of its own with all cores and one environment, and they take
-turns; figures are medians over the turns. The ratio is to huggingface of the same
-precision within a turn. Close other programs first.
+turns; figures are medians over the turns. The first step after a wait is up to twice as
+long as the next ones, which training does not see: a turn has several. The ratio is to
+huggingface of the same precision within a turn. Close other programs first.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def parse() -> argparse.Namespace:
         parser.add_argument(f"--{name}", default=",".join(choices), help=meaning)
     turns.add_numbers(
         parser,
-        ("steps", 1, "of training in a turn (default: 1)"),
+        ("steps", 3, "of training in a turn (default: 3)"),
         ("repeats", 5, "turns of each system (default: 5)"),
         ("layers", 12, "of the models (default: 12)"),
         ("width", 768, "a multiple of 64, the width of a head (default: 768)"),
