@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -31,6 +33,21 @@ _CONSIDERED = 64  # first pieces among which the words of alternatives are looke
 
 # JAX's own name of the event that a program is ready: compiled, or read from a cache.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@functools.cache
+def count_compilations() -> Counter[int]:
+    """Return the numbers of programs that each thread of the process has compiled since
+    the first call, which a listener of JAX's keeps.
+    """
+    counts: Counter[int] = Counter()
+
+    def note(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == _COMPILED:
+            counts[threading.get_ident()] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    return counts
 
 
 class CompiledTranslator:
@@ -121,17 +138,12 @@ class CompiledTranslator:
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Count the programs that this thread compiles in the block."""
-        thread = threading.get_ident()
-
-        def note(event: str, duration_secs: float, **_: str | int) -> None:
-            if event == _COMPILED and threading.get_ident() == thread:
-                self.compilations += 1
-
-        jax.monitoring.register_event_duration_secs_listener(note)
+        counts, thread = count_compilations(), threading.get_ident()
+        before = counts[thread]
         try:
             yield
         finally:
-            jax.monitoring.unregister_event_duration_listener(note)
+            self.compilations += counts[thread] - before
 
     @property
     def candidates(self) -> int:

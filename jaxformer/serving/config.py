@@ -50,7 +50,7 @@ class ServingConfig:
         30.0,
         above=0,
         flag="SECONDS",
-        help="how long requests may go on after that",
+        help="how long requests may continue after that",
     )
     max_body: int = key(
         262_144, least=1024, flag="BYTES", help="most bytes of a request's body"

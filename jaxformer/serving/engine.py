@@ -246,14 +246,14 @@ class TranslationEngine(CompiledTranslator):
         return found
 
     def attend(
-        self, text: str, translation: str | None = None, k: int = 0
+        self, text: str, translation: str, k: int = 0
     ) -> tuple[Attention, list[list[tuple[str, float]]]]:
         """Return all attention weights of a sentence and its translation, and the
         ``k`` most probable tokens at each place of it, with their probabilities.
 
         Args:
             text: a sentence.
-            translation: None: the model's own.
+            translation: of it.
             k: at most :data:`~jaxformer.serving.compiled.MOST_CANDIDATES`.
 
         Raises:
@@ -262,9 +262,6 @@ class TranslationEngine(CompiledTranslator):
         if not text.strip():
             message = "attention needs a sentence that is not blank: give one"
             raise ServingError(400, "missing", message, field="text")
-        if translation is None:
-            found = self.search(PLAIN, self.encode(text, kind=PLAIN))
-            translation = self.join(text, [_value(each) for each in found])[0].text
         (longest,) = self.translator.codec.measure([text], [translation])
         limit = min(MOST_ATTENDED, self.positions)
         if longest > limit:

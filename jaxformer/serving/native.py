@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from jaxformer.data.records import Pair
 from jaxformer.serving.call import current
+from jaxformer.serving.compiled import MOST_CANDIDATES
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, read_fields, refuse
@@ -24,7 +25,6 @@ from jaxformer.serving.languages import name_language
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 
-_MOST_CANDIDATES = 8
 _SILENCE = 15.0
 """Seconds of a stream after which a comment keeps proxies from closing it."""
 _MOST_WEIGHTS = 2**18
@@ -166,7 +166,7 @@ def _event(name: str, data: Any) -> str:
 async def _attend(service: Service, request: Request) -> Response:
     fields = await read_fields(request, service.config)
     engine, text = _read_sentence(service, fields)
-    k = fields.whole("k", most=_MOST_CANDIDATES, default=0)
+    k = fields.whole("k", most=MOST_CANDIDATES, default=0)
     translation = fields.text("translation", "")
     if not fields.has("translation"):
         query = Query(text, *engine.languages, sentences=False)
@@ -198,7 +198,7 @@ async def _alternatives(service: Service, request: Request) -> Response:
     fields = await read_fields(request, service.config)
     engine, text = _read_sentence(service, fields)
     prefix = fields.text("prefix", "")
-    k = fields.whole("k", least=1, most=_MOST_CANDIDATES, default=_MOST_CANDIDATES)
+    k = fields.whole("k", least=1, most=MOST_CANDIDATES, default=MOST_CANDIDATES)
     found = await service.alternatives(engine, text, prefix, k)
     shown = [
         {"word": each.word, "probability": each.probability, "text": each.text}

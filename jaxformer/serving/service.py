@@ -335,7 +335,7 @@ class Service:
             )
 
     async def attend(
-        self, engine: TranslationEngine, text: str, translation: str | None, k: int = 0
+        self, engine: TranslationEngine, text: str, translation: str, k: int = 0
     ) -> tuple[Attention, list[list[tuple[str, float]]]]:
         """Return the attention weights of a pair, and the ``k`` most probable tokens at
         each target place; see :meth:`TranslationEngine.attend`.

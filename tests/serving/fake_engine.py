@@ -107,11 +107,11 @@ class FakeEngine:
         )
 
     def attend(
-        self, text: str, translation: str | None, k: int = 0
+        self, text: str, translation: str, k: int = 0
     ) -> tuple[Attention, list[list[tuple[str, float]]]]:
         if not text.strip():
             raise InputError("attention needs a sentence that is not blank")
-        source, target = text.split(), (translation or "").split()
+        source, target = text.split(), translation.split()
         maps = [
             np.full((1, 1, *shape), 1 / 3)
             for shape in ((len(source),) * 2, (len(target),) * 2)

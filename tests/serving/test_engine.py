@@ -6,6 +6,8 @@ All engines but one share the programs of a little model of 16 positions.
 
 from __future__ import annotations
 
+import concurrent.futures
+import copy
 import dataclasses
 import itertools
 from collections.abc import Iterator
@@ -165,12 +167,26 @@ def test_nothing_compiles_after_warm(engine, compiled):
         search(engine, RICH, sources[:3], prefix=[prefix] * 3)
         engine.alternatives(sources[0], prefix, 8)
     search(engine, TERMS, sources[:2], required=[["Datei", "die"], []])
-    for target in (None, "", "Die Datei"):
+    own = search(engine, PLAIN, sources[:1])[0][0].text
+    for target in (own, "", "Die Datei"):
         engine.attend(sources[0], target, k=3)
     for count in (1, 5):
         engine.score([Pair(source, "Datei") for source in sources[:count]])
     assert compiled == []
     assert engine.compilations == 0
+
+
+def test_what_a_thread_compiles_is_counted(engine):
+    """Of this thread, within the block, and not of another."""
+    own = copy.copy(engine)
+    with own.counted(), concurrent.futures.ThreadPoolExecutor(1) as other:
+        other.submit(jax.jit(lambda x: x * 3), np.ones(7)).result()
+        assert own.compilations == 0
+    with own.counted():
+        jax.jit(lambda x: x * 5)(np.ones(7))
+    assert own.compilations == 1
+    jax.jit(lambda x: x * 7)(np.ones(7))
+    assert own.compilations == 1
 
 
 def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(engine):
@@ -324,7 +340,7 @@ def test_attention(engine):
     probable.
     """
     (source,) = texts(1)
-    for target in ("Die Datei", None):
+    for target in ("Die Datei", engine.translator.translate([source])[0]):
         found, candidates = engine.attend(source, target, k=3)
         expected = engine.translator.attention(source, target)
         for kind in ("encoder", "decoder", "cross"):
@@ -340,7 +356,7 @@ def test_attention(engine):
         engine.attend(source, "Datei " * 9, k=1)
     assert (error.value.code, error.value.limit) == ("too_many_tokens", 16)
     with pytest.raises(ServingError, match="not blank"):
-        engine.attend("  ")
+        engine.attend("  ", "")
 
 
 def test_scores(engine):
