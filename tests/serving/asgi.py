@@ -1,11 +1,20 @@
-"""Requests to an application in this process, with answers that are seen growing."""
+"""Requests to an application in this process, whose answers can be read in parts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
+
+from serving.fake_engine import FakeEngine
+
+from jaxformer.serving.access import Keys
+from jaxformer.serving.app import make_app
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.service import Service
+
+MODEL = {"name": "fake", "source": "en", "target": "de", "checkpoint": "7"}
 
 
 class Answer(NamedTuple):
@@ -95,3 +104,47 @@ async def ask(
 ) -> Answer:
     """Return a whole answer."""
     return await Exchange(app, method, path, body, **headers).answer()
+
+
+def run_ready(service: Service, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine function, for at most 20 s, once a service is ready."""
+
+    async def main() -> Any:
+        async with service.running():
+            await service.is_ready.wait()
+            return await work()
+
+    return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def served(
+    work: Callable[[Any, Service], Awaitable[Any]],
+    *engines: FakeEngine,
+    keys: Keys | None = None,
+    limits: dict[str, Any] | None = None,
+    page: bool = False,
+    **options: Any,
+) -> Any:
+    """Run a coroutine function with the application of a ready service."""
+    service = Service(list(engines) or [FakeEngine()], ServingConfig(**limits or {}))
+    app = make_app(service, keys=keys, page=page, **options)
+    return run_ready(service, lambda: work(app, service))
+
+
+def post(path: str, body: Any, *engines: FakeEngine, **options: Any) -> Answer:
+    return served(lambda app, _: ask(app, "POST", path, body), *engines, **options)
+
+
+def get(path: str, *engines: FakeEngine, **options: Any) -> Answer:
+    return served(lambda app, _: ask(app, "GET", path), *engines, **options)
+
+
+def events_of(body: bytes) -> list[tuple[str, Any]]:
+    """Return the names and the data of a stream's events, without its comments."""
+    found = []
+    for event in body.decode().split("\n\n")[:-1]:
+        if not event.startswith(":"):
+            name, data = event.split("\n")
+            data = json.loads(data.removeprefix("data: "))
+            found.append((name.removeprefix("event: "), data))
+    return found

@@ -12,7 +12,7 @@ import math
 import re
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -216,42 +216,39 @@ def alternatives(body: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def make_app(fake: Fake) -> Starlette:
-    """Build the application: the page and the routes that it asks."""
-    facts = {"queue_seconds": 0.003, "seconds": 0.042}
+class _Routes:
+    """What the routes of a fake server answer."""
 
-    async def begin(request: Request) -> dict[str, Any] | Response:
-        body = await request.json()
-        fake.requests.append((request.url.path.rpartition("/v1/")[2], body))
-        if fake.key and request.headers.get("Authorization") != f"Bearer {fake.key}":
+    def __init__(self, fake: Fake) -> None:
+        self.fake = fake
+
+    def post(self, path: str, handle: Callable[[dict[str, Any]], Response]) -> Route:
+        """Build a route that answers a body unless the server refuses it."""
+
+        async def endpoint(request: Request) -> Response:
+            body = await request.json()
+            name = request.url.path.rpartition("/v1/")[2]
+            self.fake.requests.append((name, body))
+            refused = self.refuse(request.headers.get("Authorization"), body["text"])
+            return refused or handle(body)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    def refuse(self, authorization: str | None, text: str) -> Response | None:
+        """Return the refusal of a request, if any."""
+        fake = self.fake
+        if fake.key and authorization != f"Bearer {fake.key}":
             return refusal(403, "key", "The key is missing or wrong.")
         if fake.refusals:
             return fake.refusals.pop(0)
         if fake.warm[0] < fake.warm[1]:
             return refusal(503, "warming", "The server is warming up.", 1)
-        text = body["text"]
         if len(text) > fake.limit:
             message = f"text has {len(text)} characters; the limit is {fake.limit}"
             return refusal(400, "text_too_long", message, field="text")
-        return body
+        return None
 
-    async def wait(text: str) -> None:
-        for word, seconds in fake.delays.items():
-            if word in text:
-                await asyncio.sleep(seconds)
-
-    def model(body: dict[str, Any]) -> dict[str, Any]:
-        pair = {"source": body["source"], "target": body["target"]}
-        return {"name": "quickstart", "checkpoint": "2800", **pair}
-
-    def answer(handle: Any) -> Any:
-        async def endpoint(request: Request) -> Response:
-            body = await begin(request)
-            return body if isinstance(body, Response) else handle(body)
-
-        return endpoint
-
-    def translate(body: dict[str, Any]) -> Response:
+    def translate(self, body: dict[str, Any]) -> Response:
         text = body["text"]
         spans = divide(text) if body.get("split_sentences", True) else [(0, len(text))]
         sentences = [
@@ -264,17 +261,19 @@ def make_app(fake: Fake) -> Starlette:
         ]
         best = " ".join(each["hypotheses"][0]["text"] for each in sentences)
         result = {"text": best, "sentences": sentences, "alternatives": [], "unmet": []}
-        return JSONResponse({"translations": [result], "model": model(body), **facts})
+        return JSONResponse({"translations": [result], **facts(body)})
 
-    async def events(body: dict[str, Any]) -> AsyncIterator[str]:
-        text, whole, end = body["text"], "", 0
+    def stream(self, body: dict[str, Any]) -> Response:
+        return StreamingResponse(self.events(body), media_type="text/event-stream")
 
-        def event(name: str, data: dict[str, Any]) -> str:
-            return f"event: {name}\ndata: {json.dumps(data)}\n\n"
-
+    async def events(self, body: dict[str, Any]) -> AsyncIterator[str]:
+        """Yield the events of a translation, with the delays of the test."""
+        fake, text, whole, end = self.fake, body["text"], "", 0
         spans = divide(text)
         try:
-            await wait(text)
+            for word, seconds in fake.delays.items():
+                if word in text:
+                    await asyncio.sleep(seconds)
             yield event("start", {"sentences": len(spans), "source_spans": spans})
             for index, (start, stop) in enumerate(spans):
                 sentence = text[start:stop]
@@ -290,46 +289,57 @@ def make_app(fake: Fake) -> Starlette:
                 end = stop
             done = {"text": whole + text[end:], "alternatives": [], "unmet": []}
             fake.finished += 1
-            yield event("done", done | {"model": model(body), **facts})
+            yield event("done", done | facts(body))
         except asyncio.CancelledError:
             fake.aborted += 1
             raise
 
-    def stream(body: dict[str, Any]) -> Response:
-        return StreamingResponse(events(body), media_type="text/event-stream")
-
-    async def models(_: Request) -> Response:
+    async def models(self, _: Request) -> Response:
         rest = {"checkpoint": "2800", "beam_size": 4, "positions": 256}
         rest |= {"name": "quickstart", "parameters": 2_460_000}
         names = ("source", "source_name", "target", "target_name")
-        pairs = [dict(zip(names, pair, strict=True)) for pair in fake.pairs]
-        limits = {"characters": fake.limit, "texts": 50, "body": 262_144}
+        pairs = [dict(zip(names, pair, strict=True)) for pair in self.fake.pairs]
+        limits = {"characters": self.fake.limit, "texts": 50, "body": 262_144}
         found = [pair | rest for pair in pairs]
-        needed = bool(fake.key)
+        needed = bool(self.fake.key)
         return JSONResponse({"models": found, "limits": limits, "key_required": needed})
 
-    async def ready(_: Request) -> Response:
-        done, of = fake.warm
+    async def ready(self, _: Request) -> Response:
+        done, of = self.fake.warm
         if done == of:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "warming", "done": done, "of": of}, 503)
 
-    async def index(_: Request) -> Response:
-        return FileResponse(PAGE / "index.html")
 
-    def post(path: str, handle: Any) -> Route:
-        return Route(path, answer(handle), methods=["POST"])
+def event(name: str, data: dict[str, Any]) -> str:
+    """Write an event of a stream."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
+
+def facts(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the model and the times of an answer."""
+    pair = {"source": body["source"], "target": body["target"]}
+    model = {"name": "quickstart", "checkpoint": "2800", **pair}
+    return {"model": model, "queue_seconds": 0.003, "seconds": 0.042}
+
+
+async def index(_: Request) -> Response:
+    return FileResponse(PAGE / "index.html")
+
+
+def make_app(fake: Fake) -> Starlette:
+    """Build the application: the page and the routes that it requests."""
+    own = _Routes(fake)
     files = StaticFiles(directory=PAGE, packages=[("jaxformer.visualization", "pages")])
     routes = [
         Route("/", index),
         Mount("/static", files),
-        Route("/v1/models", models),
-        Route("/ready", ready),
-        post("/v1/translate", translate),
-        post("/v1/translate/stream", stream),
-        post("/v1/attention", lambda body: JSONResponse(attention(body))),
-        post(
+        Route("/v1/models", own.models),
+        Route("/ready", own.ready),
+        own.post("/v1/translate", own.translate),
+        own.post("/v1/translate/stream", own.stream),
+        own.post("/v1/attention", lambda body: JSONResponse(attention(body))),
+        own.post(
             "/v1/alternatives",
             lambda body: JSONResponse({"alternatives": alternatives(body)}),
         ),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import httpx
 from serving.fake_clock import now
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -78,6 +79,12 @@ def make_guard(app=None, config=CONFIG, **options):
         app, config, refuse=write_error, finished=finished, now=now, **options
     )
     return guard, calls
+
+
+def client_of(app, base_url="http://a"):
+    """Return a client that sends its requests to an application in this process."""
+    transport = httpx.ASGITransport(app, client=("192.0.2.7", 4321))
+    return httpx.AsyncClient(transport=transport, base_url=base_url)
 
 
 class Exchange:

@@ -1,4 +1,4 @@
-"""The page of a server, open in the browser."""
+"""The page of a server, open in the browser, and texts to translate on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from collections.abc import Callable
 
 import pytest
 from serving.fake_native import Fake
+
+ANIMAL = "The animal did not cross the street because it was too tired."
+FILE = "Open the file in a new window."
+THREE = f"{ANIMAL} {FILE}\n\nPlease save the changes before you quit."
+GERMAN = "Das Tier hat nicht überquert das Straße weil es war zu müde."
+TABS = ("Candidates", "Attention", "Steps", "API")
+THREE_GERMAN = (
+    f"{GERMAN} Öffnen das Datei in ein neues Fenster.\n\n"
+    "Bitte speichern das Änderungen bevor Sie beenden."
+)
 
 
 def resize(command: Callable, width: int = 1200, height: int = 900) -> None:
@@ -105,3 +115,11 @@ class Page:
         return self.script(
             "const here = document.activeElement; return here.id || here.textContent"
         )
+
+
+def set_offline(page: Page, offline: bool) -> None:
+    """Cut the browser from the network, or connect it."""
+    conditions = {"offline": offline, "latency": 0}
+    conditions |= {"downloadThroughput": -1, "uploadThroughput": -1}
+    page.driver.execute_cdp_cmd("Network.enable", {})
+    page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", conditions)

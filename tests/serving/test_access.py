@@ -3,12 +3,11 @@
 import hashlib
 import logging
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import fake_clock
-from serving.guarded import make_guard
+from serving.guarded import client_of, make_guard
 
 from jaxformer.errors import InputError
 from jaxformer.serving.access import Keys, Rates, make_key
@@ -246,10 +245,7 @@ def test_a_server_with_keys_and_rates_answers_and_refuses(keys, caplog):
     guard, calls = make_guard(config=config, keys=keys[0])
 
     async def main():
-        transport = httpx.ASGITransport(guard)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://a"
-        ) as client:
+        async with client_of(guard) as client:
             return [
                 await client.post("/translate/x", json={"text": "a b"}, headers=headers)
                 for headers in [{}, *[{"Authorization": f"Bearer {keys[1]}"}] * 2]

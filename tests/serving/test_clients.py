@@ -14,18 +14,6 @@ import deepl
 import pytest
 from deep_translator import constants
 from libretranslatepy import LibreTranslateAPI
-from serving.fake_service import FakeService, served
-
-
-@pytest.fixture(scope="module")
-def service():
-    return FakeService(("en", "de"), ("de", "en"), ("en", "pt_BR"))
-
-
-@pytest.fixture(scope="module")
-def url(service):
-    with served(service) as url:
-        yield url
 
 
 def test_libretranslatepy(url):

@@ -10,17 +10,6 @@ from serving.bad_input import FORM, send
 from serving.fake_service import FakeService, served
 
 
-@pytest.fixture(scope="module")
-def service():
-    return FakeService(("en", "de"), ("de", "en"), ("en", "pt_BR"))
-
-
-@pytest.fixture(scope="module")
-def url(service):
-    with served(service) as url:
-        yield url
-
-
 def post(url, **fields):
     return send(url, "POST", "/v2/translate", json.dumps(fields).encode())
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from translation.translators import broken_for_last
 
 import runs
 from jaxformer.data.records import Pair
@@ -260,15 +261,8 @@ def test_required_phrases_are_few_and_need_a_beam(engine):
 
 def test_a_fault_of_a_sentence_is_its_own_value(engine):
     """A token whose embedding is NaN affects only the sentence that has it."""
-    sources, plain = texts(4), translator()
-    encode = runs.vocabulary().encode
-    before = {token for text in sources[:-1] for token in encode(text)}
-    token = next(each for each in encode(sources[-1]) if each not in before)
-    table = np.array(plain.params["source_embedding"]["table"])
-    table[token] = np.nan
-    tables = {**plain.params, "source_embedding": {"table": jnp.asarray(table)}}
-    plain.models = plain.models._replace(params=(tables,))
-    broken = reload_with(engine, plain)
+    sources = texts(4)
+    broken = reload_with(engine, broken_for_last(translator(), sources))
     encoded = [broken.encode(text, kind=PLAIN)[0] for text in sources]
     *good, bad = broken.search(PLAIN, encoded)
     assert_same(good, search(engine, PLAIN, sources[:-1]))

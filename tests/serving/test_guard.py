@@ -3,11 +3,10 @@
 import asyncio
 import json
 
-import httpx
 import pytest
 from serving import fake_clock
 from serving.fake_clock import now
-from serving.guarded import CONFIG, TEXT, Exchange, make_guard
+from serving.guarded import CONFIG, TEXT, Exchange, client_of, make_guard
 
 from jaxformer.serving.guard import MOST_HEADERS, allowed_hosts
 
@@ -19,11 +18,8 @@ def ask(method, path, guard=None, **options):
 
     async def main():
         app = guard or make_guard()[0]
-        transport = httpx.ASGITransport(app, client=("192.0.2.7", 4321))
-        async with httpx.AsyncClient(
-            transport=transport,
-            base_url=options.pop("base_url", "http://localhost:5000"),
-        ) as client:
+        base_url = options.pop("base_url", "http://localhost:5000")
+        async with client_of(app, base_url) as client:
             return await client.request(method, path, **options)
 
     return fake_clock.run(main())

@@ -23,12 +23,6 @@ def service():
     return FakeService(("en", "de"), ("de", "en"), ("en", "zho_Hant"))
 
 
-@pytest.fixture(scope="module")
-def url(service):
-    with served(service) as url:
-        yield url
-
-
 def post(url, **fields):
     return send(url, "POST", "/translate", json.dumps(fields).encode())
 

@@ -3,12 +3,11 @@
 import io
 import json
 
-import httpx
 import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from serving import fake_clock
-from serving.guarded import TEXT, make_guard
+from serving.guarded import TEXT, client_of, make_guard
 
 from jaxformer.serving.access import Keys, make_key
 from jaxformer.serving.batcher import Batch
@@ -146,9 +145,8 @@ def test_two_servers_in_a_process_count_apart():
 
 async def use(guard, key):
     """Send what must not show anywhere, in every place of a request."""
-    transport = httpx.ASGITransport(guard, client=("192.0.2.7", 4321))
     headers = {"Authorization": f"Bearer {key}", "X-Request-ID": "known-id"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+    async with client_of(guard) as client:
         for path in (f"/translate/{TEXT}", f"/{TEXT}", "/fault", "/busy"):
             for method in ("GET", "POST"):
                 await client.request(
@@ -183,10 +181,7 @@ def test_labels_stay_few_whatever_clients_ask():
     guard, _ = make_guard(finished=[metrics.finished])
 
     async def main(start):
-        transport = httpx.ASGITransport(guard)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://a"
-        ) as client:
+        async with client_of(guard) as client:
             for number in range(start, start + 20):
                 await client.request(f"M{number}", f"/translate/{number}?a={number}")
                 await client.get(f"/{number}")

@@ -6,6 +6,7 @@ import itertools
 import threading
 
 import pytest
+from serving.asgi import run_ready
 from serving.fake_engine import FakeEngine, slowly
 
 from jaxformer.data.records import Pair
@@ -23,14 +24,8 @@ from jaxformer.translation.results import Hypothesis
 
 def served(work, *engines, **keys):
     """Run a coroutine function with a ready service of these engines."""
-
-    async def main():
-        service = Service(list(engines) or [FakeEngine()], ServingConfig(**keys))
-        async with service.running():
-            await service.is_ready.wait()
-            return await work(service)
-
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    service = Service(list(engines) or [FakeEngine()], ServingConfig(**keys))
+    return run_ready(service, lambda: work(service))
 
 
 def translate(*queries, engine=None, **keys):

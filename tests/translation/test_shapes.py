@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from translation.translators import (
+    broken_for_last,
     equally_long,
     many,
     random_translator,
@@ -113,16 +113,8 @@ def test_samples_belong_to_the_place_that_a_sentence_is_given():
 
 def broken_translator() -> tuple[Translator, list[str]]:
     """Return a translator that cannot read the last of some texts."""
-    plain, texts = random_translator(), many()[:4]
-    encode = runs.vocabulary().encode
-    before = {token for text in texts[:-1] for token in encode(text)}
-    token = next(x for x in encode(texts[-1]) if x not in before)
-    table = np.array(plain.params["source_embedding"]["table"])
-    table[token] = np.nan
-    params = {**plain.params, "source_embedding": {"table": jnp.asarray(table)}}
-    broken = copy.copy(plain)
-    broken.models = plain.models._replace(params=(params,))
-    return broken, texts
+    texts = many()[:4]
+    return broken_for_last(random_translator(), texts), texts
 
 
 def test_the_error_of_a_sentence_is_its_own():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from translation.translators import (
     assert_scores_are_the_models,
+    broken_for_last,
     equally_long,
     forward,
     many,
@@ -163,13 +163,7 @@ def test_weights_that_are_not_numbers_end_the_search_with_a_line(value):
 def test_one_sentence_that_is_not_a_number_is_named_among_others(changes):
     """A token whose embedding is NaN affects only the sentences that contain it."""
     plain, texts = random_translator(), many()[:8]
-    before = {token for text in texts[:-1] for token in runs.vocabulary().encode(text)}
-    token = next(x for x in runs.vocabulary().encode(texts[-1]) if x not in before)
-    table = np.array(plain.params["source_embedding"]["table"])
-    table[token] = np.nan
-    params = {**plain.params, "source_embedding": {"table": jnp.asarray(table)}}
-    broken = copy.copy(plain)
-    broken.models = plain.models._replace(params=(params,))
+    broken = broken_for_last(plain, texts)
     decoding = dataclasses.replace(plain.decoding, **changes)
     good, bad = [*texts[:-1], texts[0]], f"source sentence 8 {NAN}"
     assert broken.search(good, decoding=decoding) == plain.search(

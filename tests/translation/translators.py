@@ -4,6 +4,7 @@ they wrote.
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -105,3 +106,18 @@ def assert_scores_are_the_models(
 
 def texts_and_tokens(found: list[list[Hypothesis]]) -> list[list[tuple]]:
     return [[(each.text, each.tokens, each.finished) for each in own] for own in found]
+
+
+def broken_for_last(plain: Translator, texts: list[str]) -> Translator:
+    """Return a copy of a translator that computes NaN for the last of some texts: the
+    embedding of a token that only this text has is NaN.
+    """
+    encode = runs.vocabulary().encode
+    before = {token for text in texts[:-1] for token in encode(text)}
+    token = next(each for each in encode(texts[-1]) if each not in before)
+    table = np.array(plain.params["source_embedding"]["table"])
+    table[token] = np.nan
+    params = {**plain.params, "source_embedding": {"table": jax.numpy.asarray(table)}}
+    broken = copy.copy(plain)
+    broken.models = plain.models._replace(params=(params,))
+    return broken

@@ -1,0 +1,41 @@
+"""Servers, and the page of one, which several files of tests ask for."""
+
+import pytest
+from serving.fake_native import Fake, serve
+from serving.fake_service import FakeService, served
+from serving.opened_page import Page, resize
+
+
+@pytest.fixture(scope="module")
+def service():
+    """A service of two languages both ways, and of a language with a region."""
+    return FakeService(("en", "de"), ("de", "en"), ("en", "pt_BR"))
+
+
+@pytest.fixture(scope="module")
+def url(service):
+    """Serve the application, once for each file of tests."""
+    with served(service) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Serve the page from one address, with canned answers."""
+    fake = Fake()
+    with serve(fake) as url:
+        yield fake, url
+
+
+@pytest.fixture
+def page(server, browse):
+    """Open the page; nothing is remembered for the next test."""
+    fake, url = server
+    fake.reset()
+    page = Page(browse(url), fake, url)
+    resize(page.driver.execute_cdp_cmd)
+    page.wait(lambda: page.find("#source option"))
+    yield page
+    fake.reset()
+    page.script("localStorage.clear()")
+    page.driver.get("about:blank")  # ends the requests of the page

@@ -1,0 +1,87 @@
+"""The page of a server that refuses, warms up or cannot be reached."""
+
+import pytest
+from serving.fake_native import refusal
+from serving.opened_page import ANIMAL, FILE, GERMAN, set_offline
+
+
+def test_text_too_long_says_limit_and_length(page):
+    """On the page before it is sent, and from the server; the page works on."""
+    page.fake.limit = 100
+    page.translate(FILE)
+    page.write("x" * 101)
+    refused = "text has 101 characters; the limit is 100"
+    page.wait(lambda: refused in page.text("#problem"))
+    page.translate(FILE)
+    assert not page.find("#problem")[0].is_displayed()
+    page.driver.refresh()
+    page.wait(lambda: page.find("#source option"))
+    page.write("x" * 130)
+    page.wait(lambda: "30 characters too long" in page.text("#problem"))
+    assert "at most 100" in page.text("#problem")
+    assert page.text("#count") == "130 of 100 characters"
+    page.translate(FILE)
+    assert not page.find("#problem")[0].is_displayed()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_asked_again_after_a_countdown(page, status):
+    """After the seconds that it names, or at once by a button."""
+    page.fake.refusals = [refusal(status, "rate", "Too many sentences a minute.", 1)]
+    page.write(FILE)
+    page.wait(lambda: "Too many sentences a minute." in page.text("#problem"))
+    assert "Next try in" in page.text("#problem")
+    page.wait(lambda: "Fenster" in page.output)
+    assert not page.find("#problem")[0].is_displayed()
+    page.fake.refusals = [refusal(status, "rate", "Too many sentences a minute.", 60)]
+    page.write(ANIMAL)
+    page.wait(lambda: page.find("#problem")[0].is_displayed())
+    page.find("#problem button")[0].click()
+    page.wait(lambda: page.output == GERMAN)
+
+
+def test_a_lost_server_is_found_again(page):
+    """Offline, the text stays and is translated when the server is back; an answer that
+    breaks off counts as lost.
+    """
+    set_offline(page, True)
+    page.write(FILE)
+    page.wait(lambda: "cannot be reached" in page.text("#problem"))
+    set_offline(page, False)
+    page.wait(lambda: "Fenster" in page.output)
+    page.fake.break_off = True
+    page.write(ANIMAL)
+    page.wait(lambda: "broke off" in page.text("#problem"))
+    page.fake.break_off = False
+    page.find("#problem button")[0].click()
+    page.wait(lambda: page.output == GERMAN)
+    page.fake.refusals = [refusal(500, "internal", "Something failed: id 7.")]
+    page.write(FILE)
+    page.wait(lambda: "id 7" in page.text("#problem"))
+    page.find("#problem button")[0].click()
+    page.wait(lambda: "Fenster" in page.output)
+
+
+def test_a_server_that_warms_up_is_followed(page):
+    """The page shows how far it is, and translates when it is ready."""
+    page.fake.warm = (7, 18)
+    page.write(FILE)
+    page.wait(lambda: page.find("progress[value]"))
+    assert page.find("progress")[0].get_property("value") == 7
+    page.fake.warm = (18, 18)
+    page.wait(lambda: "Fenster" in page.output)
+    assert not page.find("#problem")[0].is_displayed()
+
+
+def test_a_key_is_asked_for(page):
+    """Where the server wants one; it is sent as a header and stored nowhere."""
+    page.fake.key = "secret"
+    page.write(FILE)
+    page.wait(lambda: "Write your key above" in page.text("#problem"))
+    page.press("wrong", "ENTER")
+    page.wait(lambda: "missing or wrong" in page.text("#problem"))
+    page.find("#key")[0].clear()
+    page.press("secret", "ENTER")
+    page.wait(lambda: "Fenster" in page.output)
+    stored = page.script("return JSON.stringify([{...localStorage}, location.href])")
+    assert "secret" not in stored
