@@ -46,8 +46,8 @@ def chromium(tmp_path_factory) -> Iterator:
 
 @pytest.fixture
 def browse(chromium) -> Iterator[Callable]:
-    """Open a file or an address in the browser; the console must stay empty to the
-    end, but for answers that are refusals.
+    """Open a file or an address in the browser. The console must stay empty to the
+    end, except for answers that are refusals.
     """
 
     def open_page(page: Path | str, scheme: str = "light"):

@@ -22,7 +22,7 @@ MODULES = [
 ]
 CORE = {"jax", "flax", "optax", "numpy", "jaxtyping", "jaxformer"}
 
-# The extra `serve`, without which nothing of that room is used.
+# The extra `serve`, without which nothing of the package `serving` is used.
 SERVING = {"starlette", "uvicorn", "python_multipart", "prometheus_client"}
 
 # Flax imports rich and absl itself, so that these two cannot stay out.
@@ -134,8 +134,8 @@ def imports_at_load(tree):
 
 
 def test_modules_load_with_the_core_only():
-    """An optional package is imported where it is used, through `require`; the room
-    `serving` imports its own.
+    """An optional package is imported where it is used, through `require`; the
+    package `serving` imports its own.
     """
     allowed = CORE | set(sys.stdlib_module_names)
     found = {name_of(path): {*imports_at_load(parse(path))} for path in LIBRARY}

@@ -106,8 +106,8 @@ def test_one_wrong_answer_among_many_is_found():
 
 
 def test_waiting_counts_in_the_open_loop():
-    """A server that answers after 0.1 s one after the other, while twenty texts a
-    second come, makes later ones wait, which a closed loop does not show.
+    """A server that translates one text at a time, in 0.05 s, while forty a second
+    arrive makes later ones wait. A closed loop does not show that.
     """
 
     def slow(request):
@@ -154,7 +154,7 @@ def test_the_soak_counts_what_should_not_come():
 
 
 def test_ratios_are_medians_of_rounds():
-    """Each round is compared with itself, and the goals are the issue's."""
+    """Each rate is compared with the search of its own round."""
 
     def turn(rate):
         return {"work": rate, "seconds": 1.0, "p50": 0.1, "p99": 0.15}

@@ -333,7 +333,7 @@ def check_error(path, found):
 
 
 def exchange(url, data, seconds=30):
-    """Send bytes and return all that comes back until the server pauses or closes."""
+    """Send bytes and return the answer until the server pauses or closes."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), seconds) as sent:
         sent.sendall(data)

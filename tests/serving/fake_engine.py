@@ -18,7 +18,7 @@ from jaxformer.translation.results import Alignment, Attention, Hypothesis, Pair
 
 
 class FakeEngine:
-    """Does at once, or after a while, what an engine does."""
+    """Answers as an engine does, at once or after a while."""
 
     name, checkpoint = "fake", "7"
     rows, beam_size, positions, parameters = 4, 3, 64, 10

@@ -203,7 +203,7 @@ def attention(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def alternatives(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the words that may follow a prefix, and how the translation goes on."""
+    """Return the words that may follow a prefix, and what follows each."""
     words = translate_words(body["text"], body["source"], body["target"])
     prefix = body["prefix"].split()
     best = words[len(prefix)] if len(prefix) < len(words) else "."

@@ -1,4 +1,4 @@
-"""A small application behind a guard, and a client that may be slow or leave."""
+"""A small application with a guard, and a client that may be slow or leave."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def client_of(app, base_url="http://a"):
 
 
 class Exchange:
-    """A request by hand, whose parts come at given times."""
+    """A request by hand, whose parts are sent at given times."""
 
     def __init__(self, path, parts, *, headers=(), leaves=None):
         """Take the parts of the body as (seconds, bytes), the last one ending it unless

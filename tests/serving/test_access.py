@@ -224,7 +224,7 @@ def test_rates_of_many_clients_cost_bounded_memory(monkeypatch):
 )
 def test_no_client_has_more_than_its_rate(rate, steps):
     """In any time, what is answered is within a full bucket, the time's share, and one
-    request; and whoever waits as told is answered.
+    request. A client that waits as told is answered.
     """
     clock = Clock()
     rates, spent, largest = Rates(rate, clock), 0, 0

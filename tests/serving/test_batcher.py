@@ -1,4 +1,4 @@
-"""The queue of sentences, on a clock of its own, with a search that takes a second."""
+"""The queue of sentences, on a simulated clock, with a search that takes a second."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ async def test_a_lone_request_begins_at_once():
 
 @on_fake_clock
 async def test_results_are_in_the_order_of_the_jobs():
-    """Widths decide which batch a sentence is in, not its place in the answer."""
+    """Widths decide which batch a sentence is in, not its position in the answer."""
     async with serving(Search(), rows=4) as batcher:
         jobs = [Job("plain", 1 + 31 * (i % 3), f"s{i}") for i in range(20)]
         found = []
@@ -52,7 +52,7 @@ async def test_results_arrive_while_others_wait():
 
 @on_fake_clock
 async def test_a_sentence_is_batched_with_its_like():
-    """A narrow batch is not made wide; a wide one takes what is narrower along."""
+    """A narrow batch is not made wide; a wide one includes narrower sentences."""
     search = Search()
     async with serving(search, rows=4) as batcher:
         await begin(batcher, ["first"])

@@ -34,7 +34,7 @@ async def test_64_clients_are_served_in_batches_above_8():
 
 @on_fake_clock
 async def test_a_word_beside_a_document_waits_at_most_two_batches():
-    """A document of 1,000 sentences came first, and its sentences are longer."""
+    """A document of 1,000 longer sentences arrived first."""
     search = Search()
     async with serving(search) as batcher:
         long = await begin(batcher, document(1000), width=40)
@@ -60,7 +60,7 @@ async def test_a_word_beside_several_documents_waits_at_most_three_batches():
 
 @on_fake_clock
 async def test_a_document_has_half_of_a_batch_while_others_wait():
-    """The other half is for clients that come later; the document gets what is left."""
+    """The other half is for clients that arrive later; the document gets the rest."""
     search = Search()
     async with serving(search) as batcher:
         await begin(batcher, ["first"])
@@ -69,13 +69,13 @@ async def test_a_document_has_half_of_a_batch_while_others_wait():
             await begin(batcher, [f"client {number}"])
         await asyncio.sleep(2.5)
     own = [sum(text.startswith("sentence") for text in b) for b in search.batches]
-    assert own[1:3] == [8, 0]  # behind the clients that came with it
+    assert own[1:3] == [8, 0]  # after the clients that arrived with it
     assert search.batches[3][:6] == [f"client {number}" for number in range(24, 30)]
     assert own[3] == 10  # nobody else waits
 
 
-# Any requests: when they come, their kind, the widths of their sentences, and when the
-# client leaves.
+# Any requests: when they arrive, their kind, the widths of their sentences, and when
+# the client leaves.
 REQUESTS = st.lists(
     st.tuples(
         st.integers(0, 60),
@@ -127,7 +127,7 @@ class Witness:
         assert all(self.batches < last for last in self.led_by.values())
 
     async def client(self, batcher, number, arrival, key, widths, leaves):
-        """Ask, and leave after some time; return whether all came, in order."""
+        """Ask, and leave after some time; return whether all results are in order."""
         await asyncio.sleep(arrival / 8)
         jobs = [Job(key, w, (number, index)) for index, w in enumerate(widths)]
         ahead = sum(bool(own) for own in self.waiting.values())
@@ -152,8 +152,8 @@ def _size(width):
 @given(requests=REQUESTS, rows=st.integers(1, 6))
 def test_any_requests_are_served_in_full_batches_in_turn(requests, rows):
     """No starvation: before a request has its turn, each request that waited when it
-    came leads at most one batch. No row is empty while a sentence fits, no request has
-    more than half while another fits, and clients who leave disturb nobody.
+    arrived leads at most one batch. No row is empty while a sentence fits, and no
+    request has more than half while another fits. Clients who leave affect no other.
     """
 
     async def main():

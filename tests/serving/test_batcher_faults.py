@@ -35,7 +35,7 @@ async def test_a_cancelled_request_frees_its_place():
 
 @on_fake_clock
 async def test_a_cancelled_request_never_raises_in_the_batch_of_others():
-    """The batch that it shares goes on, and its own results are dropped."""
+    """The batch that it shares continues, and its own results are dropped."""
     search = Search()
     async with serving(search) as batcher:
         first = await begin(batcher, ["first"])
@@ -52,7 +52,7 @@ async def test_a_cancelled_request_never_raises_in_the_batch_of_others():
 
 @on_fake_clock
 async def test_a_bad_sentence_fails_only_its_own_request():
-    """The search returns a fault in its place."""
+    """The search returns a fault for this sentence."""
     async with serving(Search()) as batcher:
         first = await begin(batcher, ["first"])
         tasks = [await begin(batcher, [text]) for text in ("good", "bad", "fine")]
@@ -85,7 +85,7 @@ async def test_a_batch_that_raises_fails_only_the_guilty_sentence():
             [text] for text in ("good", "raise", "fine")
         ]
         refused = await refusal(ask(batcher, ["raise"]))
-        assert search.batches[5:] == [["raise"]]  # it was alone already
+        assert search.batches[5:] == [["raise"]]  # it was the only one already
         assert (await ask(batcher, ["after"]))[0] == ["AFTER"]
 
 
@@ -142,7 +142,7 @@ async def test_a_search_that_returns_too_little_is_a_fault():
 
 @on_fake_clock
 async def test_what_a_callback_raises_ends_only_its_own_request():
-    """A client of a stream who is gone, or a fault in writing to him."""
+    """A client of a stream who is gone, or a fault in writing to them."""
 
     def write(index, result):
         raise ConnectionError("gone")
@@ -172,7 +172,7 @@ async def test_draining_answers_what_waits_and_refuses_what_comes():
 
 @on_fake_clock
 async def test_cancelling_the_server_ends_all_requests():
-    """None waits for ever, whether it was being searched or waiting."""
+    """None waits without end, neither in a search nor in the queue."""
     batcher = Batcher(Search(), rows=2, capacity=100, now=now)
     server = asyncio.create_task(batcher.serve())
     tasks = [await begin(batcher, document(1)), await begin(batcher, document(6))]

@@ -86,7 +86,7 @@ def test_deepl_for_python(url, service):
 
 
 def test_a_list_of_texts_is_one_call_of_the_service(url, service):
-    """So its texts share batches, and a list takes less time than its texts alone."""
+    """So its texts share batches: a list takes less time than its texts one by one."""
     texts = [f"text {i}" for i in range(20)]
     with contextlib.closing(deepl.DeepLClient("k", server_url=url)) as client:
         before = len(service.asked)

@@ -1,5 +1,5 @@
-"""A server's searches: the translator's answers, whatever shares a batch, by programs
-that were compiled before.
+"""A server's searches: the translator's answers in any batch, by programs that were
+compiled before.
 
 All engines but one share the programs of a little model of 16 positions.
 """

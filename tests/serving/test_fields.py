@@ -75,7 +75,7 @@ def part(name, text, more=""):
     ],
 )
 def test_json_forms_and_query_become_the_same_fields(body, content_type, query):
-    """JSON comes before the query, and its last of two equal keys wins."""
+    """JSON takes precedence over the query, and the last of two equal keys wins."""
     assert read(body, content_type, query).values == {"q": "a ä", "n": "2"}
 
 
@@ -159,7 +159,7 @@ def test_what_is_no_form_is_refused(body, content_type, query, code, words):
 
 
 def test_no_body_raises_another_error():
-    """Whatever its type says, and whatever bytes it has."""
+    """With any type and any bytes."""
 
     @settings(max_examples=100, deadline=None)
     @given(
@@ -274,7 +274,7 @@ def test_the_key_of_a_request_is_checked():
     ],
 )
 def test_an_error_names_the_field_the_rule_and_the_value(getter, value, code, words):
-    """It can be written as JSON whatever the value."""
+    """It can be written as JSON for any value."""
     fields = Fields({"q": value}, CONFIG)
     get = {
         "text": lambda: fields.text("q"),

@@ -175,14 +175,14 @@ def test_a_body_of_a_gigabyte_costs_no_memory():
     "length", ["-1", "+5", "5, 5", "x", "", "1e3", "٣", "9" * 5000]
 )
 def test_a_length_that_is_no_number_is_refused(length):
-    """Whatever the HTTP parser lets through."""
+    """Also what the HTTP parser lets through."""
     headers = [(b"content-length", length.encode())]
     status, *_ = exchange(make_guard()[0], DONE, headers=headers)
     assert status == (413 if length.startswith("9") else 400)
 
 
 def test_half_a_request_is_closed_after_10_seconds():
-    """408, whether nothing more comes or a byte a second; in time, it is answered."""
+    """408 after no more bytes, or one a second; a body in time is answered."""
     guard, calls = make_guard()
     status, headers, body, _, time = exchange(guard, (0, b'{"te'))
     assert (status, time, headers["connection"]) == (408, 10, "close")
@@ -201,7 +201,7 @@ def test_an_answer_may_take_longer_than_a_body():
 
 
 def test_what_an_application_answers_to_a_refused_body_is_lost():
-    """One answer only, even of an application that goes on without the body."""
+    """One answer only, even if the application continues without the body."""
 
     async def stubborn(scope, receive, send):
         while (await receive())["type"] != "http.disconnect":
@@ -215,7 +215,7 @@ def test_what_an_application_answers_to_a_refused_body_is_lost():
 
 
 def test_a_client_that_leaves_is_counted_as_499():
-    """And gets no answer; nor is what the application raises then a fault."""
+    """It gets no answer, and an exception raised after that is no fault."""
     guard, calls = make_guard()
     status, *_, time = exchange(guard, DONE, path="/slow", leaves=5)
     assert (status, time) == (None, 5)
@@ -224,7 +224,7 @@ def test_a_client_that_leaves_is_counted_as_499():
 
 
 def test_a_call_that_is_cancelled_ends():
-    """As the server does at its end; the cancellation goes on."""
+    """As the server does when it stops; the cancellation is passed on."""
     guard, calls = make_guard()
 
     async def main():

@@ -80,7 +80,7 @@ def translate(text, *translations, language="en", **options):
 
 
 def test_a_newline_stays_a_newline():
-    """Blank lines and indents too, whatever the translation."""
+    """Blank lines and indents too, with any translation."""
     assert (
         translate("A dog.\n\n  A cat. A bird.\n", "Ein Hund.", "Eine Katze.", "Vogel.")
         == "Ein Hund.\n\n  Eine Katze. Vogel.\n"

@@ -92,7 +92,7 @@ HTML = st.recursive(
 @given(HTML)
 @settings(max_examples=300, deadline=None)
 def test_html_translated_to_itself_is_unchanged(html):
-    """Statement 5: attributes, entities and white space, byte for byte."""
+    """Attributes, entities and white space stay, byte for byte."""
     expected = html.replace("a < b", "a &lt; b")
     assert identity(html).replace("a < b", "a &lt; b") == expected
     assert parse(html).render([[] for _ in parse(html).blocks]) == identity(html)
@@ -152,7 +152,7 @@ def random_parts(draw, block):
 @given(closed().map(number_tags), st.data())
 @settings(max_examples=300, deadline=None)
 def test_every_element_comes_once_and_nested_as_it_was(html, data):
-    """Statement 5, whatever the alignment."""
+    """With any alignment."""
     markup = parse(html)
     found = markup.render([random_parts(data.draw, block) for block in markup.blocks])
     trees = []
@@ -228,7 +228,7 @@ def test_elements_within_more_than_a_hundred_others_are_empty():
 
 
 def test_a_line_break_within_a_paragraph_is_white_space():
-    """Statement 3."""
+    """Only the end of a block ends a sentence."""
     markup = parse("<p>One sentence\n   on two lines.\r\nAnd one.</p>")
     assert [block.text for block in markup.blocks] == [
         "One sentence on two lines. And one."
@@ -254,7 +254,7 @@ def test_lines_of_preformatted_text_are_sentences():
 
 
 def test_text_comes_back_without_entities_but_for_three_signs():
-    """Statement 4, in HTML."""
+    """Only <, > and & are escaped."""
     found = translate(
         "<p>a &lt; b &amp; &copy;</p>", "é < „b“ & © >", "0-0 1-1 2-2 4-4"
     )
@@ -320,7 +320,7 @@ def test_where_elements_are(html, text, links, expected):
     ],
 )
 def test_what_is_not_translated_is_a_word_that_is_copied(html):
-    """Statement 8."""
+    """Code, keys and elements marked as untranslatable."""
     markup = parse(f"Press {html} now")
     (block,) = markup.blocks
     assert block.text == "Press \ue000 now"
@@ -353,7 +353,7 @@ def test_sentences_of_a_block_are_placed_in_their_spans():
 
 
 def test_an_upper_case_heading_is_not_changed():
-    """Statement 10: what the model writes is what comes."""
+    """The case of the model's output stays."""
     assert parse("<h1>ABOUT US</h1>").blocks[0].text == "ABOUT US"
     assert translate("<h1>ABOUT <b>US</b></h1>", "Über uns", "0-0 1-1") == (
         "<h1>Über <b>uns</b></h1>"
@@ -361,7 +361,7 @@ def test_an_upper_case_heading_is_not_changed():
 
 
 def test_documents_are_independent():
-    """Statement 6: a batch gives what each alone gives."""
+    """The results of a batch are those of each document parsed by itself."""
     pages = ["<p>One <code>x</code></p>", "<b>two", "</b> <code>y</code> three"]
     markups = [parse(page) for page in pages]
     assert [

@@ -76,7 +76,7 @@ def metrics():
 
 
 def test_all_numbers_have_their_names_types_and_labels(metrics):
-    """As the documentation lists them; the process's own beside them."""
+    """As the documentation lists them, and those of the process."""
     found = families(metrics)
     for line in NAMES.strip().splitlines():
         name, kind, *labels = line.split()
@@ -137,7 +137,7 @@ def test_openmetrics_are_written_on_request(metrics):
 
 
 def test_two_servers_in_a_process_count_apart():
-    """Each has a registry of its own."""
+    """Each has its own registry."""
     one, two = Metrics(), Metrics()
     one.compiled("ready")
     assert value(two, "jaxformer_compilations_total", when="ready") == 0
@@ -159,7 +159,7 @@ async def use(guard, key):
 
 
 def test_no_text_key_or_address_is_in_logs_or_metrics():
-    """Wherever a client writes them, and whatever the server raises."""
+    """In any part of a request, and with any error of the server."""
     key, line = make_key("ann")
     stream, metrics = io.StringIO(), Metrics()
     guard, _ = make_guard(

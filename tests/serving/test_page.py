@@ -38,7 +38,7 @@ def test_answers_out_of_order_never_overwrite_newer_ones(page):
 
 def test_text_is_in_no_address_but_behind_the_hash(page):
     """Neither in the page's, nor in one that it asks for; a link to a text is made only
-    on request, and opens it. Nothing but the languages is remembered.
+    on request, and opens it. Only the languages are remembered.
     """
     page.translate(ANIMAL)
     page.words()[1].click()
@@ -109,7 +109,7 @@ def test_unfinished_and_impossible_sentences_say_so(page):
 
 
 def test_languages_are_swapped_with_the_texts(page):
-    """The translation becomes the text; without the other pair nothing is swapped."""
+    """The translation becomes the text, if the other pair is served."""
     page.translate(FILE)
     page.press("s", held=("CONTROL", "SHIFT"))
     page.wait(lambda: page.output == "Open the File in a new Window.")

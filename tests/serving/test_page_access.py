@@ -148,7 +148,7 @@ def violations_of_states(page: Page) -> dict[str, list[str]]:
 @pytest.mark.parametrize("width", [1200, 360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_state_is_accessible(page, browse, scheme, width):
-    """axe-core finds nothing to mend."""
+    """axe-core finds no violation."""
     browse(page.url, scheme)
     resize(page.driver.execute_cdp_cmd, width)
     page.wait(lambda: page.find("#source option"))

@@ -30,7 +30,7 @@ def test_candidates_show_their_differences(page):
 
 
 def test_attention_of_any_sentence_and_translation_is_shown(page):
-    """Cross attention of the words that were chosen, its heads as threads of their own
+    """Cross attention of the words that were chosen, its heads as threads of different
     colours; every kind, layer and head, the matrix, and the mean.
     """
     page.translate(THREE)
@@ -76,8 +76,8 @@ def test_steps_show_what_else_was_probable(page):
 
 
 def test_the_code_of_the_api_tab_works(page):
-    """The request as Python, JavaScript and curl gives the translation on the page, and
-    the answer is that of the server.
+    """The request as Python, JavaScript and curl prints the translation on the page.
+    The answer is that of the server.
     """
     page.translate('The "tired" animal: don\'t $x `y` \\ 東京')
     page.open_tab("API")

@@ -44,7 +44,7 @@ def test_another_word_continues_the_search_from_there(page):
 
 
 def test_undo_without_a_choice_leaves_the_text(page):
-    """The browser alone would take back what was typed, unseen from the translation."""
+    """The browser would undo the typing, far from the focused translation."""
     page.find("#text")[0].send_keys("Open the file.")
     page.wait(lambda: page.output == "Öffnen das Datei.")
     page.script("arguments[0].focus()", page.words()[0])
@@ -103,7 +103,7 @@ def test_words_are_linked_both_ways(page):
         '\'#mirror [data-sentence="2"][data-word="1"]\').getBoundingClientRect();'
         "return [left + 5, top + 5]"
     )
-    page.script(  # the mirror lies exactly under the text
+    page.script(  # the mirror is exactly under the text
         "const area = document.getElementById('text'), layer = document.getElementById("
         "'mirror'); window.apart = [area.clientWidth - layer.clientWidth,"
         " area.scrollHeight - layer.scrollHeight]"
@@ -149,7 +149,7 @@ def test_words_without_spaces_are_linked_by_their_tokens(page):
 
 
 def test_right_to_left_text(page):
-    """Marks lie where the words are, and the arrow keys go where they point."""
+    """Marks are at the words, and arrow keys move the way they point."""
     page.translate("افتح الملف من فضلك.")
     edges = (
         "return [...document.querySelectorAll(arguments[0])]"

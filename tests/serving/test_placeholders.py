@@ -1,4 +1,4 @@
-"""What programs put into texts comes back, whatever a model writes."""
+"""Placeholders of programs are restored in any output of a model."""
 
 import time
 
@@ -55,7 +55,7 @@ def translation(text, *, source=None, words=None):
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
 @pytest.mark.parametrize("around", ["Delete {} now", "{}: done.", "Is it ({})?", "{}"])
 def test_a_placeholder_is_hidden_and_restored(placeholder, around):
-    """Statement 7."""
+    """In any surroundings, and as the only text."""
     text = around.replace("{}", placeholder)
     hidden = hide(text)
     assert hidden.text == around.replace("{}", "X")

@@ -47,7 +47,7 @@ def test_terms_are_whole_words_the_longest_first(text, expected):
     ],
 )
 def test_the_answer_says_which_terms_are_unmet(translation, expected):
-    """Statement 9."""
+    """A term of the text whose target the translation lacks."""
     glossary = Glossary({"text box": "Textfeld", "table": "Tabelle"})
     assert glossary.unmet("A text box and a table", translation) == expected
 

@@ -1,4 +1,4 @@
-"""Clients of a queue on a clock of its own, whose search takes a second."""
+"""Clients of a queue on a simulated clock, whose search takes a second."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ class Search:
 
 @contextlib.asynccontextmanager
 async def serving(search, *, rows=ROWS, capacity=1024, observe=None):
-    """Run a batcher for the block, and let it finish what waits."""
+    """Run a batcher for the block, then let it finish the waiting jobs."""
     batcher = Batcher(search, rows=rows, capacity=capacity, now=now, observe=observe)
     server = asyncio.create_task(batcher.serve())
     try:
@@ -50,7 +50,7 @@ def document(length, name="sentence"):
 
 
 async def ask(batcher, texts, *, timeout=1e6, width=5, key="plain", done=None):
-    """Return the results of a request, and the time at which they came."""
+    """Return the results of a request, and the time at which they arrived."""
     jobs = jobs_of(texts, width, key)
     return await batcher.run(jobs, timeout=timeout, done=done), now()
 

@@ -344,7 +344,7 @@ def test_a_service_manager_is_told_and_a_second_ctrl_c_ends_at_once(tmp_path, no
         made.process.send_signal(signal.SIGINT)
         assert notices.recv(64) == b"STOPPING=1"
         made.wait_for(lambda: made.get("/ready").json()["status"] == "draining")
-        assert made.translate("") == [""]  # who has not heard of it yet
+        assert made.translate("") == [""]  # a client that does not know yet
         made.process.send_signal(signal.SIGINT)
         assert made.process.wait(10) == 130
         assert made.log.read_text() == ""

@@ -91,7 +91,7 @@ def test_a_shape_is_compiled_once():
 
 
 def test_samples_belong_to_the_place_that_a_sentence_is_given():
-    """Whatever else is in its batch, and wherever in it it is."""
+    """With any others in its batch, and at any row of it."""
     plain = random_translator()
     decoding = dataclasses.replace(plain.decoding, sample=True, seed=5)
     search = plain.line_search(decoding=decoding)

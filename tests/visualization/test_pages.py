@@ -158,7 +158,7 @@ def press(driver, *keys):
 
 def test_attention_page(browse, tmp_path):
     """Every kind, layer and head can be chosen, by pointer and arrow keys; a layer
-    shows the threads of all its heads, each in a colour of its own.
+    shows the threads of all its heads, each in another colour.
     """
     driver = browse(attention.write_html(MAPS, tmp_path / "attention.html"))
     assert text(driver, "#chosen") == "Cross-attention, layer 2, all heads"
@@ -180,7 +180,7 @@ def test_attention_page(browse, tmp_path):
 
 
 def test_threads_of_a_token(browse, tmp_path):
-    """A token shows its threads alone, and the largest weights in words: by pointer,
+    """A token shows only its threads, and the largest weights in words: by pointer,
     and by arrow keys on both sides.
     """
     driver = browse(attention.write_html(MAPS, tmp_path / "attention.html"))
@@ -228,7 +228,7 @@ def test_matrix_of_attention(browse, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible(browse, tmp_path, scheme):
-    """axe-core finds nothing to mend on any page."""
+    """axe-core finds no violation on any page."""
     page = tmp_path / "page.html"
     attention.write_html(MAPS, page)
     driver = browse(page, scheme)
