@@ -86,7 +86,7 @@ class Keys:
 
 
 def make_key(name: str) -> tuple[str, str]:
-    """Return a new key of a client, and the line that stands for it in the file.
+    """Return a new key of a client, and its line of the file of keys.
 
     The key is random, so a fast digest protects it.
 

@@ -24,7 +24,7 @@ from jaxformer.serving.access import Keys
 from jaxformer.serving.call import current
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import answer
-from jaxformer.serving.guard import Finished, Guard
+from jaxformer.serving.guard import Finished, Guard, internal_error
 from jaxformer.serving.openapi import make_document
 from jaxformer.serving.service import Service
 
@@ -88,7 +88,7 @@ def make_app(
             yield
 
     handlers: dict[Any, Any] = {
-        ServingError: _answer_refusal,
+        ServingError: _refuse,
         InputError: _answer_input_error,
         HTTPException: _answer_http_error,
         Exception: _answer_fault,  # raised again, for the guard
@@ -131,7 +131,7 @@ class HangUp:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request while its client is there."""
+        """Answer a request until its client leaves."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -265,10 +265,6 @@ def find_protocol(scope: Mapping[str, Any]) -> Callable[[ServingError], Response
     return native.error
 
 
-def _answer_refusal(request: Request, error: ServingError) -> Response:
-    return _refuse(request, error)
-
-
 def _answer_input_error(request: Request, error: InputError) -> Response:
     return _refuse(request, ServingError(422, "refused", str(error)))
 
@@ -288,7 +284,4 @@ def _answer_http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _answer_fault(request: Request, fault: Exception) -> Response:
-    message = f"the server failed: report the id {current().id} to its operator"
-    error = ServingError(500, "internal", message)
-    error.__cause__ = fault
-    return _refuse(request, error)
+    return _refuse(request, internal_error(current().id, fault))

@@ -12,7 +12,6 @@ from starlette.routing import Route
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import Fields, answer, missing, read_fields, refuse
 from jaxformer.serving.languages import (
-    find_engine,
     find_language,
     find_source,
     name_language,
@@ -25,7 +24,11 @@ if TYPE_CHECKING:
     from jaxformer.serving.service import Service
 
 
-_FORMALITIES = ("default", "prefer_more", "prefer_less")
+# The values of options.
+MARKUPS = ("", "html", "xml")
+SPLITS = ("0", "1", "nonewlines")
+FORMALITIES = ("default", "prefer_more", "prefer_less")
+
 _CHARACTER_LIMIT = 10**12  # DeepL's number for none
 
 
@@ -66,8 +69,6 @@ async def _translate(service: Service, request: Request, *, usage: _Usage) -> Re
         source = find_language(service, "source_lang", given)
     else:
         source = (await find_source(service, "source_lang", texts)).code
-    if source != target:
-        find_engine(service, (source, target))
     done = await translate(service, texts, source, target, **options)
     usage.characters += sum(map(len, texts))
     shown = [
@@ -84,11 +85,9 @@ async def _translate(service: Service, request: Request, *, usage: _Usage) -> Re
 
 def _read_options(fields: Fields) -> dict[str, Any]:
     """Read the options of a query, and refuse those that this server cannot keep to."""
-    markup = fields.choice(
-        "tag_handling", ("", "html", "xml"), default="", code="bad_format"
-    )
-    split = fields.choice("split_sentences", ("0", "1", "nonewlines"), default="1")
-    fields.choice("formality", _FORMALITIES, default="default")
+    markup = fields.choice("tag_handling", MARKUPS, default="", code="bad_format")
+    split = fields.choice("split_sentences", SPLITS, default="1")
+    fields.choice("formality", FORMALITIES, default="default")
     if fields.has("glossary_id"):
         raise ServingError(
             400,

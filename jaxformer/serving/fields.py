@@ -46,12 +46,12 @@ class Fields:
         Args:
             values: of JSON, or texts and lists of texts.
             config: for the most characters of a text and the most texts of a list.
-            path: what stands before a name in errors, such as ``pairs[0].``.
+            path: before a name in errors, such as ``pairs[0].``.
         """
         self.values, self.config, self.path = values, config, path
 
     def has(self, name: str) -> bool:
-        """Return whether a field is there and not null."""
+        """Return whether a field exists and is not null."""
         return self.values.get(name) is not None
 
     def is_list(self, name: str) -> bool:
@@ -252,7 +252,6 @@ def answer(
 
 def refuse(error: ServingError, data: Any) -> Response:
     """Write an error in the form of a protocol, with the headers that it needs."""
-    current().refused(error)
     retry = error.retry_after
     return answer(
         error.status, data, None if retry is None else {"Retry-After": str(retry)}

@@ -6,9 +6,10 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxformer.serving.access import Keys, Rates
@@ -32,12 +33,16 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-_PREFLIGHT = {
-    "access-control-allow-headers": "Authorization, Content-Type, X-Request-ID",
-    "access-control-allow-methods": "GET, POST",
-    "access-control-max-age": "86400",
-    "content-length": "0",
-}
+# Tells a page of another origin that it may ask.
+_PREFLIGHT = Response(
+    status_code=204,
+    headers={
+        "access-control-allow-headers": "Authorization, Content-Type, X-Request-ID",
+        "access-control-allow-methods": "GET, POST",
+        "access-control-max-age": "86400",
+        "content-length": "0",
+    },
+)
 
 
 def allowed_hosts(host: str, more: Collection[str] = ()) -> frozenset[str]:
@@ -143,10 +148,9 @@ class Guard:
         """Call the application unless the head of the request forbids it."""
         try:
             self._check(exchange.scope, headers)
-            if self._is_preflight(exchange.scope, headers):
-                await exchange.preflight()
-                return
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            is_preflight = self._is_preflight(exchange.scope, headers)
+            app = _PREFLIGHT if is_preflight else self._app
+            await app(exchange.scope, exchange.receive, exchange.send)
         except ServingError as error:
             await exchange.refuse(error)
         except Exception as error:
@@ -253,15 +257,6 @@ class _Exchange:
         if not self.is_refused:
             await self._emit(message)
 
-    async def preflight(self) -> None:
-        """Answer whether a page of another origin may ask."""
-        headers = [
-            (name.encode(), value.encode()) for name, value in _PREFLIGHT.items()
-        ]
-        start = {"type": "http.response.start", "status": 204, "headers": headers}
-        await self._emit(start)
-        await self._emit({"type": "http.response.body"})
-
     async def refuse(self, error: ServingError) -> None:
         """Answer with an error, if none has begun; the application's is lost."""
         if self.is_started or self.is_refused:
@@ -269,24 +264,16 @@ class _Exchange:
         self.is_refused = True
         self._call.refused(error)
         response = self._guard.refuse(self.scope, error)
-        await response(self.scope, self._nothing, self._emit)
+        await response(self.scope, self.receive, self._emit)
 
     async def fail(self, fault: Exception) -> None:
         """Answer that the server failed. An answer that has begun is cut off."""
-        error = ServingError(
-            500,
-            "internal",
-            f"the server failed: report the id {self._call.id} to its operator",
-        )
-        error.__cause__ = fault
+        error = internal_error(self._call.id, fault)
         self._call.refused(error)
         await self.refuse(error)
 
     async def _stop(self, error: ServingError) -> Message:
         await self.refuse(error)
-        return _DISCONNECT
-
-    async def _nothing(self) -> Message:
         return _DISCONNECT
 
     async def _emit(self, message: Message) -> None:
@@ -298,19 +285,29 @@ class _Exchange:
         if message["type"] == "http.response.body":
             self.is_complete = not message.get("more_body", False)
 
-    def _complete_headers(self, message: MutableMapping[str, Any]) -> list[Any]:
-        given = list(message.get("headers", ()))
-        names = {name.lower() for name, _ in given}
-        missing = (
-            (name.encode(), value.encode())
-            for name, value in (_HEADERS | self._headers).items()
-        )
-        own = [header for header in missing if header[0] not in names]
+    def _complete_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
+        headers = MutableHeaders(raw=list(message.get("headers", ())))
+        for name, value in (_HEADERS | self._headers).items():
+            headers.setdefault(name, value)
         # After 413 the server reads the rest and drops it: a client that still writes
         # would not read the answer.
-        if message["status"] == 408 and b"connection" not in names:
-            own.append((b"connection", b"close"))
-        return given + own
+        if message["status"] == 408:
+            headers.setdefault("connection", "close")
+        return headers.raw
+
+
+def internal_error(id: str, fault: Exception) -> ServingError:
+    """Return the error of a request on which the server failed.
+
+    Args:
+        id: of the request.
+        fault: which its message does not show.
+    """
+    error = ServingError(
+        500, "internal", f"the server failed: report the id {id} to its operator"
+    )
+    error.__cause__ = fault
+    return error
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:

@@ -106,14 +106,14 @@ async def find_source(service: Service, field: str, texts: Sequence[str]) -> Sou
     """
     sources = sorted({source for source, _ in service.engines})
     try:
-        ranked = dict(await service.detect("\n".join(texts)))
+        ranked = await service.detect("\n".join(texts))
     except ServingError as error:
         if sources[1:]:
             raise ServingError(400, error.code, error.message, field=field) from None
         return Source(sources[0], 0.0)
     if sources[1:]:
-        return Source(*max(ranked.items(), key=lambda own: own[1]))
-    return Source(sources[0], ranked.get(sources[0], 0.0))
+        return Source(*ranked[0])
+    return Source(sources[0], dict(ranked).get(sources[0], 0.0))
 
 
 async def translate(
@@ -127,8 +127,12 @@ async def translate(
         source: code of a run.
         target: code of a run.
         options: of each :class:`Query`.
+
+    Raises:
+        ServingError: nothing translates the pair, or a text is refused.
     """
     if source == target:
         return [Translated(text, [], [], [], source) for text in texts]
+    find_engine(service, (source, target))
     queries = [Query(text, source, target, **options) for text in texts]
     return await service.translate(queries)

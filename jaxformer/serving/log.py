@@ -14,7 +14,7 @@ from typing import TextIO
 from jaxformer.serving.call import Call
 
 # The facts of a call that are written, see Call.note.
-FACTS = ("kind", "queue_seconds", "sentences", "characters")
+_FACTS = ("kind", "queue_seconds", "sentences", "characters")
 
 _WORD = re.compile(r"[\w.+/-]{1,64}", re.ASCII)
 
@@ -63,7 +63,7 @@ class RequestLog:
             "status": call.status,
             "seconds": round(call.seconds, 4),
         }
-        for name in FACTS:
+        for name in _FACTS:
             fact = call.facts.get(name)
             if isinstance(fact, float):
                 line[name] = round(fact, 4)

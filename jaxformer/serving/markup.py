@@ -38,8 +38,8 @@ _RAW = _names("script style xmp iframe noembed noframes plaintext")
 # Line breaks in these end a sentence.
 _LINES = _names("pre textarea")
 
-# Characters that stand for objects in a text.
-OBJECTS = [chr(code) for code in range(0xE000, 0xF900)]
+# Characters that represent objects in a text.
+_OBJECTS = [chr(code) for code in range(0xE000, 0xF900)]
 # Characters without width, which split words of a vocabulary.
 _INVISIBLE = "\u200b\u00ad\ufeff"
 # A character reference, white space, or another character.
@@ -67,8 +67,8 @@ class Token(NamedTuple):
 
     raw: str
     kind: str
-    """``text``, ``start``, ``end``, ``void`` (an element without content), or ``other``
-    (a comment, a declaration, the content of a script).
+    """``text``, ``start``, ``end``, ``void`` (an element without content), ``kept`` (an
+    element that is not translated), or ``other`` (a comment, a declaration, a script).
     """
     name: str = ""
     keep: bool = False
@@ -279,10 +279,10 @@ class BlockBuilder:
 
     def add_object(self, raw: str) -> None:
         """Add source that is copied, a character of the text."""
-        if len(self._objects) == len(OBJECTS):
+        if len(self._objects) == len(_OBJECTS):
             self.add_void(raw)
             return
-        character = OBJECTS[len(self._objects)]
+        character = _OBJECTS[len(self._objects)]
         self._objects[character] = raw
         self._entries.append(BlockEntry("text", raw, character))
         self._spaced = False

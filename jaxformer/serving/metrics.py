@@ -111,7 +111,7 @@ class Metrics:
         self._model = self._gauge(
             "model_info", "Models that are served", *Served._fields, "version"
         )
-        # A series is there before its first event, so that its rate is known.
+        # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
             self._rejected.labels(reason)
         for when in ("warmup", "ready"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jaxformer
+from jaxformer.serving.compiled import MOST_CANDIDATES
+from jaxformer.serving.deepl import FORMALITIES, MARKUPS, SPLITS
 from jaxformer.serving.languages import write_code, write_source, write_target
 
 if TYPE_CHECKING:
@@ -108,9 +110,9 @@ def _deepl(service: Service) -> dict[str, Any]:
     options = {
         "target_lang": {"enum": targets},
         "source_lang": {"enum": sources},
-        "tag_handling": {"enum": ["", "html", "xml"], "default": ""},
-        "split_sentences": {"enum": ["0", "1", "nonewlines"], "default": "1"},
-        "formality": {"enum": ["default", "prefer_more", "prefer_less"]},
+        "tag_handling": {"enum": [*MARKUPS], "default": ""},
+        "split_sentences": {"enum": [*SPLITS], "default": "1"},
+        "formality": {"enum": [*FORMALITIES]},
         "auth_key": _TEXT,
     }
     texts = _several(service, _limited(service))
@@ -160,7 +162,7 @@ def _native(service: Service) -> dict[str, Any]:
     one = body(["text"], text=text, prefix=text, **options)
     texts = _several(service, text)
     several = body(["texts"], texts=texts, prefixes=texts, **options)
-    count = {"type": "integer", "minimum": 0, "maximum": 8}
+    count = {"type": "integer", "minimum": 0, "maximum": MOST_CANDIDATES}
     attended = body(["text"], text=text, translation=text, k=count)
     continued = body(["text"], text=text, prefix=text, k={**count, "minimum": 1})
     scored = body(
@@ -364,5 +366,5 @@ def _limited(service: Service, **rules: int) -> Schema:
     return {**_TEXT, **rules, **({"maxLength": most} if most else {})}
 
 
-def _several(service: Service, items: Schema, minItems: int = 1) -> Schema:  # noqa: N803
-    return {**_list(items), "minItems": minItems, "maxItems": service.config.max_texts}
+def _several(service: Service, items: Schema) -> Schema:
+    return {**_list(items), "minItems": 1, "maxItems": service.config.max_texts}

@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.translation.results import Alignment, Hypothesis, concatenate
+from jaxformer.translation.results import (
+    Alignment,
+    Hypothesis,
+    concatenate,
+    concatenate_hypotheses,
+)
 
 # Each alternative takes linear time on any text.
 _PLACEHOLDER = re.compile(
@@ -123,15 +128,9 @@ class Hidden:
                 alignments.append(_shift(each.alignment, first, own))
             source, target = source + part.text, target + text
             every.append(each)
-        return Hypothesis(
-            target,
-            sum(each.score for each in every),
-            sum(each.log_probability for each in every),
-            [token for each in every for token in each.tokens],
-            all(each.finished for each in every),
-            concatenate(alignments) if len(alignments) == len(every) else None,
-            [value for each in every for value in each.token_log_probabilities],
-        )
+        is_aligned = len(alignments) == len(every)
+        whole = concatenate(alignments) if is_aligned else None
+        return concatenate_hypotheses(every, target, whole)
 
 
 class _Part(NamedTuple):

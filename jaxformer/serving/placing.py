@@ -124,9 +124,7 @@ def place(
         links: for each unit of the translation the source unit; None: none.
     """
     ranges: list[tuple[int, int]] = [(0, 0)] * len(elements)
-    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
-    for number, element in enumerate(elements):
-        children[element.parent].append(number)  # -1 is the last list
+    children = _children_of(elements)
     # How many units before each have a link.
     linked = [0]
     for link in links:
@@ -140,16 +138,26 @@ def place(
         if depth and _is_all(elements, number, own):
             spans = {own[0]: (start, stop)}
         else:
-            known = linked if depth < _DEEPEST else None
-            spans = _divide(elements, own, links, known, start, stop)
+            spans = {}
+            if depth < _DEEPEST:
+                spans = _divide(elements, own, links, linked, start, stop)
+            _place_empty(elements, own, links, spans, start, stop)
         for child, span in spans.items():
             ranges[child] = span
             pending.append((child, *span, depth + 1))
     return ranges
 
 
+def _children_of(elements: Sequence[Element]) -> list[list[int]]:
+    """Return the children of each element, and last those without a parent."""
+    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
+    for number, element in enumerate(elements):
+        children[element.parent].append(number)  # -1 is the last list
+    return children
+
+
 def _is_all(elements: Sequence[Element], number: int, children: Sequence[int]) -> bool:
-    """Return whether an element with both tags has nothing but one of the same kind."""
+    """Return whether an element and its only child, with both tags, have one extent."""
     own, child = elements[number], elements[children[0]]
     whole = own.start and own.end and child.start and child.end
     extent = child.last - child.first == own.last - own.first > 0
@@ -160,18 +168,14 @@ def _divide(
     elements: Sequence[Element],
     children: Sequence[int],
     links: Sequence[int | None],
-    linked: Sequence[int] | None,
+    linked: Sequence[int],
     start: int,
     stop: int,
 ) -> dict[int, tuple[int, int]]:
-    """Return the ranges of the children of an element, which has ``start:stop``; all
-    empty if it is too deep (no ``linked``).
+    """Return the ranges of the children of an element, which has ``start:stop``, that
+    have linked units.
     """
-    if linked is None:
-        spans: dict[int, tuple[int, int]] = {}
-        _place_empty(elements, children, links, spans, start, stop)
-        return spans
-    filled = [child for child in children if _filled(elements[child])]
+    filled = [each for each in children if elements[each].last > elements[each].first]
     firsts = [elements[child].first for child in filled]
     groups: dict[int, list[int]] = {}
     for unit in range(start, stop):
@@ -186,12 +190,7 @@ def _divide(
         child: (units[0], units[-1] + 1) for child, units in separate(groups).items()
     }
     _extend(elements, spans, start, stop)
-    _place_empty(elements, children, links, spans, start, stop)
     return spans
-
-
-def _filled(element: Element) -> bool:
-    return element.last > element.first
 
 
 def densest(units: list[int], linked: Sequence[int]) -> list[int]:
@@ -304,9 +303,7 @@ def order_tags(
         units: their number.
     """
     tags: list[list[tuple[bool, int]]] = [[] for _ in range(units + 1)]
-    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
-    for number, element in enumerate(elements):
-        children[element.parent].append(number)
+    children = _children_of(elements)
     pending = [(True, number) for number in _backward(children[-1], ranges)]
     while pending:
         opens, number = pending.pop()

@@ -7,7 +7,11 @@ import re
 from collections.abc import Sequence
 
 from jaxformer.data.language_codes import short_code
-from jaxformer.translation.results import Hypothesis, concatenate
+from jaxformer.translation.results import (
+    Hypothesis,
+    concatenate,
+    concatenate_hypotheses,
+)
 
 _WORD_BEGIN = "▁"
 # Marks to cut after, in order of preference; then any two words.
@@ -102,16 +106,9 @@ def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
             targets = _join_words(targets, part.alignment.target_words, bool(between))
         text += between + part.text
     whole = concatenate(alignments) if row[0].alignment is not None else None
-    return Hypothesis(
-        text,
-        sum(part.score for part in row),
-        sum(part.log_probability for part in row),
-        [token for part in row for token in part.tokens],
-        all(part.finished for part in row),
-        whole
-        and dataclasses.replace(whole, source_words=sources, target_words=targets),
-        [value for part in row for value in part.token_log_probabilities],
-    )
+    if whole is not None:
+        whole = dataclasses.replace(whole, source_words=sources, target_words=targets)
+    return concatenate_hypotheses(row, text, whole)
 
 
 def _join_words(

@@ -143,6 +143,28 @@ class Hypothesis:
         return finite(record)
 
 
+def concatenate_hypotheses(
+    parts: Sequence[Hypothesis], text: str, alignment: Alignment | None
+) -> Hypothesis:
+    """Return the translation of consecutive texts from those of each: scores and
+    log-probabilities are summed, tokens concatenated.
+
+    Args:
+        parts: translations of the texts, in order.
+        text: of all.
+        alignment: of all.
+    """
+    return Hypothesis(
+        text,
+        sum(part.score for part in parts),
+        sum(part.log_probability for part in parts),
+        [token for part in parts for token in part.tokens],
+        all(part.finished for part in parts),
+        alignment,
+        [value for part in parts for value in part.token_log_probabilities],
+    )
+
+
 def blank(*, aligned: bool) -> Hypothesis:
     """Return a new translation of a blank sentence."""
     alignment = Alignment([], np.zeros((0, 0), np.float32), [], []) if aligned else None

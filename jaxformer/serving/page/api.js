@@ -1,14 +1,14 @@
 // Requests to the server. Addresses are relative: the page works under any path.
 
 // A refusal, with what the server says about it.
-export class Failure extends Error {
+class Failure extends Error {
   constructor(status, {code, message, ...facts}, retryAfter) {
     super(message);
     Object.assign(this, {status, code, facts, retryAfter});
   }
 }
 
-const OFFLINE = {code: "offline", message: "The server cannot be reached."};
+export const OFFLINE = {code: "offline", message: "The server cannot be reached."};
 const BROKEN = {code: "offline", message: "The answer broke off before its end."};
 const box = byId("problem");
 let key = "", retry, tries = 0;

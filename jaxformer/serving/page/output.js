@@ -6,7 +6,8 @@ const UNSPACED = /^(zh|ja|th|lo|km|my|yue|bo|dz)\b/i;  // languages without spac
 const MOST_OTHERS = 8;
 const output = byId("output"), mirror = byId("mirror"), text = byId("text");
 const others = byId("others"), note = byId("others-note"), list = byId("options");
-let open = null;  // the word whose list is open: {element, sentence, span, words, active}
+// The open list: {element, sentence, span, controller, active, whole, words}.
+let open = null;
 
 const best = sentence => sentence.hypotheses?.[sentence.chosen];
 const sourceWords = sentence =>

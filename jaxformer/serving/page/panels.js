@@ -1,5 +1,5 @@
 // The tabs under the translation: candidates, attention, steps and the API.
-import {ask, examples} from "./api.js";
+import {ask, examples, OFFLINE} from "./api.js";
 import {addBar, differences, percent} from "./output.js";
 
 const TABS = ["Candidates", "Attention", "Steps", "API"];
@@ -15,7 +15,7 @@ function loadExplorer() {
     element.onload = resolve;
     element.onerror = () => {
       explorer = undefined;
-      reject(new Error("The server cannot be reached."));
+      reject(new Error(OFFLINE.message));
     };
   });
   explorer ??= Promise.all([

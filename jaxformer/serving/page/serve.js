@@ -311,7 +311,7 @@ function swap() {
   changeLanguages(target.value, source.value);
 }
 
-// Languages and text from behind the #, else the languages remembered.
+// Languages and text after the #, else the languages remembered.
 function readAddress() {
   const [from, to, ...rest] = location.hash.slice(1).split("/");
   if (rest.length) {

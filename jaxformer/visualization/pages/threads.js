@@ -4,6 +4,7 @@
 
 const LONGEST = 18;  // characters of a label of the matrix
 const FAINTEST = 0.03;  // thinner threads are not drawn
+const MOVES = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
 let redraw = () => {};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
 
@@ -186,8 +187,7 @@ function showAttention(root, kinds, state) {
   }
 
   table.onkeydown = event => {
-    const moves = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
-    const move = moves[event.key];
+    const move = MOVES[event.key];
     if (!move || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     const [row, column] = document.activeElement.dataset.place.split(",").map(Number);
@@ -208,7 +208,7 @@ function showAttention(root, kinds, state) {
 
 // Tokens on both sides, and a thread for each weight: its opacity is the weight.
 function drawThreads(parent, reading, kind, lines) {
-  const hint = "Point at a token, or move to it, to see its threads alone.";
+  const hint = "Point at a token, or move to it, to see only its threads.";
   reading.textContent = hint;
   const longer = Math.max(kind.rows.length, kind.columns.length);
   const box = add(parent, "div", undefined, {class: "threads"});
@@ -348,8 +348,7 @@ function drawMatrix(parent, reading, kind, weights, name) {
     if (row !== undefined) mark(Number(row), Number(column));
   };
   svg.onkeydown = event => {
-    const moves = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
-    const move = moves[event.key];
+    const move = MOVES[event.key];
     if (!move) return;
     event.preventDefault();
     mark(Math.max(0, Math.min(rows.length - 1, place[0] + move[0])),
