@@ -14,6 +14,7 @@ from jaxformer.serving.fields import Fields, answer, missing, read_fields, refus
 from jaxformer.serving.languages import (
     find_language,
     find_source,
+    list_codes,
     name_language,
     translate,
     write_source,
@@ -63,10 +64,12 @@ async def _translate(service: Service, request: Request, *, usage: _Usage) -> Re
     texts = fields.texts("text")
     if not texts:
         raise missing("text")
-    target = find_language(service, "target_lang", fields.text("target_lang"))
+    target = find_language(
+        service, "target_lang", fields.text("target_lang"), write_target
+    )
     given = fields.text("source_lang", "")
     if given:
-        source = find_language(service, "source_lang", given)
+        source = find_language(service, "source_lang", given, write_source)
     else:
         source = (await find_source(service, "source_lang", texts)).code
     done = await translate(service, texts, source, target, **options)
@@ -105,16 +108,14 @@ def _read_options(fields: Fields) -> dict[str, Any]:
 async def _languages(service: Service, request: Request) -> Response:
     fields = await read_fields(request, service.config)
     kind = fields.choice("type", ("source", "target"), default="source")
-    place = ("source", "target").index(kind)
-    codes = sorted({pair[place] for pair in service.engines})
-    write = (write_source, write_target)[place]
+    write = {"source": write_source, "target": write_target}[kind]
     shown = {
         write(code): {
             "language": write(code),
             "name": name_language(code),
             "supports_formality": False,
         }
-        for code in codes
+        for code in list_codes(service, kind)
     }
     return answer(200, list(shown.values()))
 

@@ -27,6 +27,8 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 _MOST_FIELDS = 1000  # of a form or query
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
+# What UTF-8 cannot write, and what some clients take for the end of an event's line.
+_ESCAPED = re.compile(r"[\ud800-\udfff\x85\u2028\u2029]")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _ABSENT: Any = object()
@@ -242,12 +244,17 @@ def missing(field: str) -> ServingError:
     )
 
 
+def write_json(data: Any) -> str:
+    """Write JSON on one line that UTF-8 can encode, without NaN."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def answer(
     status: int, data: Any, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Write JSON in ASCII, without NaN."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return Response(text, status, headers, media_type="application/json")
+    """Answer with JSON."""
+    return Response(write_json(data), status, headers, media_type="application/json")
 
 
 def refuse(error: ServingError, data: Any) -> Response:

@@ -181,6 +181,13 @@ class Guard:
                 " its operator allow this one (--allowed_host)",
                 field="Host",
             )
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise ServingError(
+                400,
+                "bad_length",
+                "Content-Length must be absent, as Transfer-Encoding is there: send one"
+                " of them",
+            )
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             raise ServingError(
@@ -291,7 +298,7 @@ class _Exchange:
             headers.setdefault(name, value)
         # After 413 the server reads the rest and drops it: a client that still writes
         # would not read the answer.
-        if message["status"] == 408:
+        if message["status"] == 408 or self._call.code == "bad_length":
             headers.setdefault("connection", "close")
         return headers.raw
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxformer.data.language_codes import find_model_language, read_code, same_language
@@ -58,17 +58,34 @@ def write_source(code: str) -> str:
     return write_target(code).partition("-")[0]
 
 
-def find_language(service: Service, field: str, code: str) -> str:
+def list_codes(
+    service: Service, field: str, write: Callable[[str], str] = str
+) -> list[str]:
+    """Return the codes of what a field, such as ``source`` or ``target_lang``, may be.
+
+    Args:
+        service: of some pairs of languages.
+        field: its name begins with the side of the pairs.
+        write: writes the code of a run's language.
+    """
+    place = ("source", "target").index(field.partition("_")[0])
+    return sorted({write(pair[place]) for pair in service.engines})
+
+
+def find_language(
+    service: Service, field: str, code: str, write: Callable[[str], str] = write_code
+) -> str:
     """Return the code by which the runs know a language.
 
     Raises:
-        ServingError: the server does not have it.
+        ServingError: the server does not have it; says which codes the field may have,
+            as ``write`` writes them.
     """
     known = sorted({code for pair in service.engines for code in pair})
     asked = _ALIASES.get(code.lower(), code)
     found = find_model_language(asked, known) if len(code) <= _LONGEST_CODE else None
     if found is None:
-        names = ", ".join(sorted(map(write_code, known)))
+        names = ", ".join(list_codes(service, field, write))
         shown = code[:_LONGEST_CODE]
         raise ServingError(
             400,

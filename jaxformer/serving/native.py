@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,13 @@ from jaxformer.serving.call import current
 from jaxformer.serving.compiled import MOST_CANDIDATES
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.fields import Fields, answer, read_fields, refuse
+from jaxformer.serving.fields import (
+    Fields,
+    answer,
+    read_fields,
+    refuse,
+    write_json,
+)
 from jaxformer.serving.languages import name_language
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
@@ -159,8 +164,7 @@ async def _write_events(
 
 
 def _event(name: str, data: Any) -> str:
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return f"event: {name}\ndata: {text}\n\n"
+    return f"event: {name}\ndata: {write_json(data)}\n\n"
 
 
 async def _attend(service: Service, request: Request) -> Response:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import jaxformer
 from jaxformer.serving.compiled import MOST_CANDIDATES
 from jaxformer.serving.deepl import FORMALITIES, MARKUPS, SPLITS
-from jaxformer.serving.languages import write_code, write_source, write_target
+from jaxformer.serving.languages import (
+    list_codes,
+    write_code,
+    write_source,
+    write_target,
+)
 
 if TYPE_CHECKING:
     from jaxformer.serving.service import Service
@@ -49,13 +54,11 @@ def make_document(service: Service, root_path: str = "") -> dict[str, Any]:
 
 
 def _libretranslate(service: Service) -> dict[str, Any]:
-    sources = sorted({write_code(source) for source, _ in service.engines})
-    targets = sorted({write_code(target) for _, target in service.engines})
     text = _limited(service, minLength=1)
     detected = _record(confidence=_NUMBER, language=_TEXT)
     common = {
-        "source": {"enum": ["auto", *sources]},
-        "target": {"enum": targets},
+        "source": {"enum": ["auto", *list_codes(service, "source", write_code)]},
+        "target": {"enum": list_codes(service, "target", write_code)},
         "format": _FORMAT,
         "alternatives": {"type": "integer", "default": 0},
         "api_key": _TEXT,
@@ -105,11 +108,9 @@ def _libretranslate(service: Service) -> dict[str, Any]:
 
 
 def _deepl(service: Service) -> dict[str, Any]:
-    sources = sorted({write_source(source) for source, _ in service.engines})
-    targets = sorted({write_target(target) for _, target in service.engines})
     options = {
-        "target_lang": {"enum": targets},
-        "source_lang": {"enum": sources},
+        "target_lang": {"enum": list_codes(service, "target", write_target)},
+        "source_lang": {"enum": list_codes(service, "source", write_source)},
         "tag_handling": {"enum": [*MARKUPS], "default": ""},
         "split_sentences": {"enum": [*SPLITS], "default": "1"},
         "formality": {"enum": [*FORMALITIES]},
@@ -150,8 +151,8 @@ def _deepl(service: Service) -> dict[str, Any]:
 def _native(service: Service) -> dict[str, Any]:
     text = _limited(service)
     pair = {
-        "source": {"enum": sorted({source for source, _ in service.engines})},
-        "target": {"enum": sorted({target for _, target in service.engines})},
+        "source": {"enum": list_codes(service, "source")},
+        "target": {"enum": list_codes(service, "target")},
     }
     needed = ["source", "target"] if len(service.engines) > 1 else []
 

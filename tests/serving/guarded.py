@@ -101,7 +101,7 @@ class Exchange:
             "path": path,
             "root_path": "",
             "query_string": b"",
-            "headers": [(b"transfer-encoding", b"chunked"), *headers],
+            "headers": headers or [(b"transfer-encoding", b"chunked")],
             "client": ("192.0.2.7", 4321),
         }
 

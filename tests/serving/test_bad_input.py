@@ -41,6 +41,13 @@ def test_what_is_no_http_is_answered_or_closed(url, name):
     assert send(url, "GET", "/languages")[0] == 200
 
 
+def test_a_length_beside_chunks_is_refused_and_closes_the_connection(url):
+    """RFC 9112, 6.1."""
+    found = exchange(url, bad_input.RAW["length and chunks"] * 2)
+    assert found.count(b"HTTP/1.1 ") == found.count(b"HTTP/1.1 400 ") == 1
+    assert b"connection: close" in found.lower()
+
+
 @pytest.mark.parametrize(("method", "path", "status"), bad_input.WRONG_PLACES)
 def test_wrong_paths_and_methods_are_answered_in_json(url, method, path, status):
     """404 and 405."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -344,14 +345,18 @@ def test_values_that_keep_to_the_rules_are_returned():
     assert Fields({"q": "a" * 9000}, ServingConfig(max_characters=0)).text("q")
 
 
-def test_answers_are_ascii_and_have_no_nan():
-    """So no text of an answer can fail to be encoded."""
-    response = answer(200, {"text": "ä \ud800"}, {"X-Other": "1"})
-    assert response.body == rb'{"text":"\u00e4 \ud800"}'
+def test_answers_are_utf_8_on_one_line_and_have_no_nan():
+    """No text can fail to be encoded, or end a line where a client splits an event."""
+    text = 'ä 一 😀 \ud800 \udfff\ud800 \x85\u2028\u2029\n\x0b\x1c"'
+    response = answer(200, {"text": text, "\ud800": 1}, {"X-Other": "1"})
+    written = bytes(response.body).decode()
+    assert "ä 一 😀" in written
+    assert len(written.splitlines()) == 1
+    assert json.loads(written) == {"text": text, "\ud800": 1}
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-other"] == "1"
     with pytest.raises(ValueError, match="JSON compliant"):
-        answer(200, {"score": float("nan")})
+        answer(200, {"score": -math.inf})
 
 
 def test_a_refusal_says_when_to_try_again():

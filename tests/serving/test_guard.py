@@ -171,6 +171,13 @@ def test_a_body_of_a_gigabyte_costs_no_memory():
     assert exchange(make_guard()[0], *body)[0] == 200  # exactly the limit
 
 
+def test_a_length_beside_chunks_is_refused_and_ends_the_connection():
+    """RFC 9112, 6.1: two readers may see two ends of such a request."""
+    headers = [(b"content-length", b"2"), (b"Transfer-Encoding", b"chunked")]
+    status, found, *_ = exchange(make_guard()[0], DONE, headers=headers)
+    assert (status, found["connection"]) == (400, "close")
+
+
 @pytest.mark.parametrize(
     "length", ["-1", "+5", "5, 5", "x", "", "1e3", "٣", "9" * 5000]
 )
