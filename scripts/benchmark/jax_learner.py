@@ -44,7 +44,8 @@ class JaxLearner:
             self._state, metrics = self._engine.step(
                 self._state, self._engine.put(batch)
             )
-            jax.block_until_ready(metrics)  # as training reads them on a CPU
+            if jax.default_backend() == "cpu":
+                jax.block_until_ready(metrics)  # as training reads them there
         jax.block_until_ready(self._state)
 
     def nll(self, batches: Iterable[Batch]) -> float:

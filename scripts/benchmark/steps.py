@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 r"""Compare training steps with PyTorch's torch.nn.Transformer and Hugging Face's Marian
-on the CPU.
+on the CPU or a GPU.
 
     python scripts/benchmark/steps.py
     python scripts/benchmark/steps.py --model=base --repeats=7 \
         --systems=jaxformer-float32,torch-float32
     python scripts/benchmark/steps.py --source=train.en --target=train.de --format=jsonl
+    python scripts/benchmark/steps.py --device=cuda --model=big --rows=96 --length=256 \
+        --steps=20 --systems=jaxformer-bfloat16,torch-bfloat16,torch-bfloat16-compiled
 
 Sizes, dropout, label smoothing and optimizer are the same in all systems. Each is a
 process of its own, and they take turns; figures are medians over the turns. The ratio
@@ -52,8 +54,8 @@ from turns import Message, Process, Turn
 
 FIXED, TEXT = "fixed", "text"
 
-# Framework, precision, and a variation of jaxformer: packed rows in place of length
-# buckets, or scanned layers.
+# Framework, precision, and a variation: of jaxformer packed rows in place of length
+# buckets, or scanned layers; of PyTorch torch.compile.
 SYSTEMS = (
     "jaxformer-float32",
     "jaxformer-float32-packing",
@@ -63,6 +65,7 @@ SYSTEMS = (
     "jaxformer-bfloat16-scanned",
     "torch-float32",
     "torch-bfloat16",
+    "torch-bfloat16-compiled",
     "marian-float32",
     "marian-bfloat16",
 )
@@ -80,10 +83,10 @@ COLUMNS = {
 }
 LONGEST = 100  # tokens of a sentence of real text
 
-# The other systems compute on the CPU, so ours does too.
 _ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    # The systems share the memory of a GPU.
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
 
 
@@ -91,15 +94,20 @@ def main() -> None:
     """Measure, and print a table or an object for each row."""
     options = parse()
     task = TASKS[options.model]
-    if options.tokens_per_batch is not None:
-        task = dataclasses.replace(task, tokens_per_batch=options.tokens_per_batch)
+    sizes = {
+        name: getattr(options, name)
+        for name in ("tokens_per_batch", "rows", "length")
+        if getattr(options, name) is not None
+    }
+    task = dataclasses.replace(task, **sizes)
     systems = _possible() if options.systems is None else options.systems.split(",")
     check_systems(systems)  # before a vocabulary is trained
     pairs = read_text(
         options.source, options.target, options.pairs, task.vocabulary_size
     )
-    rows = measure(task, systems, pairs, options.steps, options.repeats)
-    machine = turns.describe_machine()
+    how = options.steps, options.repeats, options.device
+    rows = measure(task, systems, pairs, *how)
+    machine = turns.describe_machine(options.device)
     if options.format == "jsonl":
         for row in rows:
             print(json.dumps({"model": options.model, "machine": machine, **row}))
@@ -121,9 +129,12 @@ def parse() -> argparse.Namespace:
         parser,
         ("pairs", 2000, "of real text in a turn"),
         ("tokens_per_batch", None, "slots of a batch of real text (default 2048)"),
+        ("rows", None, "sentences of a batch of the fixed shape"),
+        ("length", None, "their tokens, on either side"),
         ("steps", 4, "of a turn with batches of the fixed shape"),
         ("repeats", 5, "turns of each system"),
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text")
     options = parser.parse_args()
     if (options.source is None) != (options.target is None):
@@ -212,7 +223,12 @@ def read_text(
 
 
 def measure(
-    task: Task, systems: Sequence[str], pairs: Encoded | None, steps: int, repeats: int
+    task: Task,
+    systems: Sequence[str],
+    pairs: Encoded | None,
+    steps: int,
+    repeats: int,
+    device: str = "cpu",
 ) -> list[dict[str, Any]]:
     """Let the systems take turns; return a row for each of them, first for fixed
     batches, then for text.
@@ -227,6 +243,7 @@ def measure(
         pairs: real text, an epoch of which is a turn; None: only fixed batches.
         steps: of a turn with fixed batches.
         repeats: turns that count.
+        device: on which all compute, ``cpu`` or ``cuda``.
 
     Raises:
         InputError: a batch does not hold a row, or a system ended too early.
@@ -242,9 +259,17 @@ def measure(
         first_starts: dict[str, float] = {}
         for system in systems:
             turns.tell(f"{system} starts twice, first with nothing compiled")
-            begin = {"system": system, "task": dataclasses.asdict(task), "steps": steps}
-            cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / system)}
-            given = system, __file__, begin, {**_ENVIRONMENT, **cache}
+            begin = {
+                "system": system,
+                "task": dataclasses.asdict(task),
+                "steps": steps,
+                "device": device,
+            }
+            own = {
+                "JAX_PLATFORMS": device,
+                "JAX_COMPILATION_CACHE_DIR": str(folder / system),
+            }
+            given = system, __file__, begin, {**_ENVIRONMENT, **own}
             with Process(*given) as first:
                 first_starts[system] = first.startup_seconds
             processes[system] = stack.enter_context(Process(*given))
@@ -286,8 +311,8 @@ def summarize(
     }
 
 
-def make_learner(system: str, task: Task) -> Learner:
-    """Build a system from its name."""
+def make_learner(system: str, task: Task, device: str = "cpu") -> Learner:
+    """Build a system from its name, on a device."""
     framework, precision, *variation = system.split("-")
     if framework == "jaxformer":
         import jax_learner
@@ -296,13 +321,15 @@ def make_learner(system: str, task: Task) -> Learner:
     from torch_learners import TorchLearner, TorchTransformer, make_marian
 
     model = {"torch": TorchTransformer, "marian": make_marian}[framework](task)
-    return TorchLearner(task, precision, model)
+    if variation:
+        model.compile()
+    return TorchLearner(task, precision, model, device=device)
 
 
 def begin(request: Message) -> Callable[[Message], Message]:
     """Build the system that a process is, and take its first step."""
     task = Task(**request["task"])
-    learner = make_learner(request["system"], task)
+    learner = make_learner(request["system"], task, request["device"])
     work: dict[str | None, list[Batch]] = {None: fixed_batches(task, request["steps"])}
     learner.run(work[None][:1])
 

@@ -67,6 +67,7 @@ class Learner(Protocol):
 
 TASKS: Mapping[str, Task] = {
     "base": Task(),
+    "big": Task(d_model=1024, d_ff=4096, num_heads=16),
     "tiny": Task(
         d_model=256,
         d_ff=1024,
@@ -76,7 +77,7 @@ TASKS: Mapping[str, Task] = {
         rows=64,
     ),
 }
-"""The paper's base model on 32 sentences of 32 tokens, and a small one on 64."""
+"""The paper's models on 32 sentences of 32 tokens, and a small one on 64."""
 
 
 def fixed_batches(task: Task, count: int, seed: int = 0) -> list[Batch]:

@@ -77,16 +77,25 @@ class TorchTransformer(nn.Module):
         places = cast(Tensor, self.positions)[: tokens.shape[1]]
         return self.dropout(self.table(tokens) * math.sqrt(width) + places)
 
-    def forward(self, source: Tensor, inputs: Tensor) -> Tensor:
-        """Predict what follows each of the inputs [B, T]: logits [B, T, V]."""
-        no_source = source == PAD
-        causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
+    def forward(
+        self, source: Tensor, inputs: Tensor, no_source: Tensor | None
+    ) -> Tensor:
+        """Predict what follows each of the inputs [B, T]: logits [B, T, V].
+
+        Args:
+            source: tokens [B, S].
+            inputs: the target's tokens before each place.
+            no_source: True where the source is padding [B, S]; None: nowhere.
+        """
+        causal = nn.Transformer.generate_square_subsequent_mask(
+            inputs.shape[1], device=inputs.device
+        )
         output = self.transformer(
             self.embed(source),
             self.embed(inputs),
             tgt_mask=causal,
-            src_key_padding_mask=no_source if no_source.any() else None,
-            memory_key_padding_mask=no_source if no_source.any() else None,
+            src_key_padding_mask=no_source,
+            memory_key_padding_mask=no_source,
             tgt_is_causal=True,
         )
         return functional.linear(output, self.table.weight)
@@ -133,6 +142,7 @@ class TorchLearner:
         precision: str,
         model: nn.Module,
         rate: Callable[[int], float] | None = None,
+        device: str = "cpu",
     ) -> None:
         """Prepare to learn.
 
@@ -141,10 +151,11 @@ class TorchLearner:
             precision: the type of the computation.
             model: that learns.
             rate: the learning rate after so many updates; by default the paper's.
+            device: ``cpu`` or ``cuda``.
         """
         torch.set_num_threads(cores())
-        self.task, self.half = task, precision == "bfloat16"
-        self.model = model.train()
+        self.task, self.half, self.device = task, precision == "bfloat16", device
+        self.model = model.train().to(device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
@@ -156,11 +167,15 @@ class TorchLearner:
 
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate or paper)
 
-    def logits(self, source: Tensor, inputs: Tensor) -> Tensor:
-        """Predict what follows each of the inputs."""
+    def logits(
+        self, source: Tensor, inputs: Tensor, no_source: Tensor | None
+    ) -> Tensor:
+        """Predict what follows each of the inputs; arguments as
+        :meth:`TorchTransformer.forward` has them.
+        """
         if isinstance(self.model, TorchTransformer):
-            return self.model(source, inputs)
-        mask = (source != PAD).long()
+            return self.model(source, inputs, no_source)
+        mask = None if no_source is None else (~no_source).long()
         return self.model(
             input_ids=source,
             attention_mask=mask,
@@ -176,20 +191,25 @@ class TorchLearner:
             torch.from_numpy(np.asarray(batch[side])[used].astype(np.int64))
             for side in _SIDES
         )
+        count, no_source = int((target != PAD).sum()), source == PAD
+        # Asked here, since asking a GPU would wait for it.
+        padded = bool(no_source.any())
+        source, target = source.to(self.device), target.to(self.device)
         inputs = functional.pad(target[:, :-1], (1, 0), value=BOS)
-        real = target != PAD
         half = (
-            torch.autocast("cpu", torch.bfloat16)
+            torch.autocast(self.device, torch.bfloat16)
             if self.half
             else contextlib.nullcontext()
         )
         with half:
-            logits = self.logits(source, inputs)
+            logits = self.logits(
+                source, inputs, no_source.to(self.device) if padded else None
+            )
         flat, labels = logits.reshape(-1, logits.shape[-1]).float(), target.reshape(-1)
         total = functional.cross_entropy(
             flat, labels, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
         )
-        return total, int(real.sum())
+        return total, count
 
     def step(self, batch: Batch) -> None:
         """Update once."""
@@ -200,9 +220,11 @@ class TorchLearner:
         self.optimizer.zero_grad(set_to_none=True)
 
     def run(self, batches: Iterable[Batch]) -> None:
-        """Update once with each batch."""
+        """Update once with each batch, and wait for the last."""
         for batch in batches:
             self.step(batch)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
     def nll(self, batches: Iterable[Batch]) -> float:
         """Return the negative log-likelihood a token, in nats, without dropout."""

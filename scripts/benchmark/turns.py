@@ -271,13 +271,18 @@ def format_table(
     return "\n".join(align([header, *cells]))
 
 
-def describe_machine() -> str:
-    """Describe the processor and the versions of what was measured, in one line."""
+def describe_machine(device: str = "cpu") -> str:
+    """Describe the processor or the GPU (``cuda``), and the versions of what was
+    measured, in one line.
+    """
     versions = []
     for package in ("jaxformer", "jax", "torch", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
     where = f"on the CPU: {_processor()}, {cores()} cores"
+    if device == "cuda":
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        where = f"on a GPU: {subprocess.check_output(asked, text=True).splitlines()[0]}"
     return f"{where}, Python {platform.python_version()}, {', '.join(versions)}"
 
 
