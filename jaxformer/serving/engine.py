@@ -169,6 +169,7 @@ class TranslationEngine(CompiledTranslator):
         kind: SearchKind,
         prefix: str = "",
         required: Sequence[str] = (),
+        aligned: int | None = None,
         place: int = 0,
     ) -> list[EncodedSentence]:
         """Encode a sentence of text and check what it asks for.
@@ -178,6 +179,8 @@ class TranslationEngine(CompiledTranslator):
             kind: of its search.
             prefix: what the translation begins with; it needs a rich kind.
             required: phrases that the translation contains; they need a kind for them.
+            aligned: how many of its translations a rich search aligns, the best first;
+                None: all.
             place: of the sentence in its request, which its samples depend on.
 
         Returns:
@@ -215,9 +218,8 @@ class TranslationEngine(CompiledTranslator):
                     " some out",
                     "required",
                 )
-        return [
-            EncodedSentence(each, kind, len(each.ids)) for each in sentences if each.ids
-        ]
+        kept = (each._replace(aligned=aligned) for each in sentences if each.ids)
+        return [EncodedSentence(each, kind, len(each.ids)) for each in kept]
 
     def join(
         self, text: str, parts: Sequence[list[Hypothesis]], kind: SearchKind = PLAIN
@@ -296,7 +298,7 @@ class TranslationEngine(CompiledTranslator):
             ServingError: 422, the text is too long for one search, or the prefix cannot
                 be written.
         """
-        parts = self.encode(text, kind=RICH, prefix=prefix)
+        parts = self.encode(text, kind=RICH, prefix=prefix, aligned=0)
         if len(parts) > 1:
             raise self._too_long(text)
         if not parts:

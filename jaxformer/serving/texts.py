@@ -215,6 +215,9 @@ class Text:
             if not marks or error.code != "cannot_write":
                 raise
             self.ask_between(cut)
+        if marks and len(cut.asks[0].encoded) > 1:
+            # Only the first part would be required to have its marks.
+            self.ask_between(cut)
 
     def ask_between(self, cut: Cut) -> None:
         """Encode the texts between the placeholders of a sentence instead of it."""
@@ -244,10 +247,16 @@ class Text:
         self, required: Sequence[str], text: str, place: int, prefix: str
     ) -> list[EncodedSentence]:
         query = self.query
-        rich = query.n_best > 1 or query.alignment or self._markup is not None
-        kind = TERMS if required else RICH if rich or prefix else PLAIN
+        linked = query.alignment or self._markup is not None
+        rich = query.n_best > 1 or linked or prefix
         encoded = self.engine.encode(
-            text, kind=kind, prefix=prefix, required=required, place=place
+            text,
+            kind=TERMS if required else RICH if rich else PLAIN,
+            prefix=prefix,
+            required=required,
+            # The one that has all marks may be any of them.
+            aligned=0 if not linked else None if required else query.n_best,
+            place=place,
         )
         tokens = sum(each.width for each in encoded)
         if query.alignment and tokens > _MOST_ALIGNED:

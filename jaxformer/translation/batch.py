@@ -43,6 +43,10 @@ class Sentence(NamedTuple):
     """
     required: Sequence[list[int]] = ()
     """Target tokens of the phrases that the translation contains, in any order."""
+    aligned: int | None = None
+    """How many of its translations are aligned, the best first, where the search
+    aligns; None: all.
+    """
 
 
 class Shape(NamedTuple):

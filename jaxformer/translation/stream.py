@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 Prepared: TypeAlias = tuple[list[Passage], list[Sentence]]
 """Lines, and the sentences that are their parts, in order, blank ones too."""
 
-# Pairs of a batch of alignments, where its shape is given, unless it has more rows.
-_PAIRS = 16
-
 # A phrase of each kind in an error.
 _NAMES = {"prefixes": "prefix", "required": "required phrase"}
 
@@ -232,18 +229,24 @@ class LineSearch:
         """Add their alignments to the translations of sentences."""
         from jaxformer.translation.pairs import align
 
-        if shape:  # the translations of one sentence are aligned together
-            rows = max(rows, min(rows * self.n_best, _PAIRS))
+        counts = [
+            len(each) if sentence.aligned is None else sentence.aligned
+            for sentence, each in zip(sentences, read, strict=True)
+        ]
         pairs = [
             (sentence.ids, ids)
-            for sentence, each in zip(sentences, read, strict=True)
-            for ids, _ in each
+            for sentence, each, count in zip(sentences, read, counts, strict=True)
+            for ids, _ in each[:count]
         ]
         layer = cast(int, self.layer)
-        aligned = iter(align(self.aligner, self.codec, pairs, layer, rows, shape))
+        found = iter(align(self.aligner, self.codec, pairs, layer, rows, shape))
         return [
-            [(ids, dataclasses.replace(one, alignment=next(aligned))) for ids, one in x]
-            for x in read
+            [
+                (ids, dataclasses.replace(one, alignment=next(found)))
+                for ids, one in each[:count]
+            ]
+            + each[count:]
+            for each, count in zip(read, counts, strict=True)
         ]
 
     def compile(self, shape: Shape) -> None:

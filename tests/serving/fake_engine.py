@@ -42,6 +42,7 @@ class FakeEngine:
         kind: SearchKind,
         prefix: str = "",
         required: Sequence[str] = (),
+        aligned: int | None = None,
         place: int = 0,
     ) -> list[EncodedSentence]:
         words = [word for word in text.split() if word != "nothing"]
@@ -51,7 +52,8 @@ class FakeEngine:
             raise ServingError(422, "cannot_write", "no such tokens", field="required")
         runs = [words[i : i + 8] for i in range(0, len(words), 8)]
         return [
-            EncodedSentence((run, prefix, required), kind, len(run)) for run in runs
+            EncodedSentence((run, prefix, required, aligned), kind, len(run))
+            for run in runs
         ]
 
     def join(
@@ -73,7 +75,12 @@ class FakeEngine:
         return [self._translate(kind, *each.sentence) for each in encoded]
 
     def _translate(
-        self, kind: SearchKind, words: list[str], prefix: str, required: Sequence[str]
+        self,
+        kind: SearchKind,
+        words: list[str],
+        prefix: str,
+        required: Sequence[str],
+        aligned: int | None,
     ) -> list[Hypothesis] | Exception:
         if "poison" in words:
             return RuntimeError("poison")
@@ -86,10 +93,13 @@ class FakeEngine:
         text = " ".join(made)
         made += [word for word in required if word not in ("impossible", *text.split())]
         count = self.beam_size if kind.rich else 1
-        return [self._hypothesis(words, made, rank, kind) for rank in range(count)]
+        most = count * kind.rich if aligned is None else aligned
+        return [
+            self._hypothesis(words, made, rank, rank < most) for rank in range(count)
+        ]
 
     def _hypothesis(
-        self, words: list[str], made: list[str], rank: int, kind: SearchKind
+        self, words: list[str], made: list[str], rank: int, is_aligned: bool
     ) -> Hypothesis:
         text = " ".join(made) + "!" * rank
         numbers = list(range(len(made)))
@@ -102,7 +112,7 @@ class FakeEngine:
             sum(scores),
             made,
             finished=True,
-            alignment=alignment if kind.rich else None,
+            alignment=alignment if is_aligned else None,
             token_log_probabilities=scores,
         )
 

@@ -135,6 +135,17 @@ def test_answers_are_the_translators(engine):
             np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-5)
 
 
+def test_only_as_many_translations_are_aligned_as_are_asked_for(engine):
+    sources = texts(3)
+    found = search(engine, RICH, sources, aligned=[0, 1, None])
+    counts = [[each.alignment is not None for each in own] for own in found]
+    assert counts == [[False, False], [True, False], [True, True]]
+    expected = engine.translator.search(sources, n_best=2, alignment=True)
+    for place in (1, 2):
+        weights = [own[place][0].alignment.weights for own in (found, expected)]
+        np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-5)
+
+
 def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text(engine):
     sources = (texts(40) * 2)[:64]
     together = search(engine, PLAIN, sources)

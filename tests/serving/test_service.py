@@ -18,7 +18,7 @@ from jaxformer.serving.programs import PLAIN, RICH, TERMS
 from jaxformer.serving.server import load_engines
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.terms import Glossary
-from jaxformer.serving.texts import Query, best_rows
+from jaxformer.serving.texts import Query, Text, best_rows
 from jaxformer.translation.results import Hypothesis
 
 
@@ -123,6 +123,33 @@ def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
     assert done.text == "FORGET {name} NOW. DONE."
     assert told == ["DONE.", "FORGET {name} NOW."]
     assert engine.batches[2:] == [(PLAIN, ["forget", "now."])]
+
+
+def test_a_long_sentence_with_placeholders_is_searched_once():
+    """Only its first part would be required to have the marks."""
+    engine = FakeEngine()
+    words = "one two three four five six seven eight nine"
+    (done,) = translate(Query(f"{words} {{n}} ten"), engine=engine)
+    assert done.text == f"{words.upper()} {{n}} TEN"
+    assert {kind for kind, _ in engine.batches} == {PLAIN}
+
+
+@pytest.mark.parametrize(
+    ("query", "aligned"),
+    [
+        (Query("<b>one</b>", format="html"), 1),
+        (Query("<b>one</b>", format="html", n_best=2), 2),
+        (Query("one", n_best=2, alignment=True), 2),
+        (Query("one", n_best=2), 0),
+        (Query("<b>one</b> {n}", format="html"), None),  # the one with all marks
+        (Query("one {n}"), 0),
+    ],
+)
+def test_no_translation_is_aligned_for_nothing(query, aligned):
+    text = Text(query, FakeEngine(), None)
+    text.encode()
+    (encoded,) = text.cuts[0].asks[0].encoded
+    assert encoded.sentence[3] == aligned
 
 
 def test_phrases_are_not_required_of_each_text_between_placeholders():
