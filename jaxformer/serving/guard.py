@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 import time
@@ -286,18 +287,34 @@ class _Exchange:
     async def _emit(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.is_started = True
+            if _closes(self.scope):
+                await self._drop_body()
             self._call.status = message["status"]
             message = {**message, "headers": self._complete_headers(message)}
         await self._send(message)
         if message["type"] == "http.response.body":
             self.is_complete = not message.get("more_body", False)
 
+    async def _drop_body(self) -> None:
+        """Read the rest of the body, within its time.
+
+        A connection that is closed with unread bytes is reset, and the client, such as
+        a proxy, may lose the answer.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = self._deadline or loop.time() + self._guard.config.body_timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while not (self._is_read or self.is_gone):
+                    message = await self._receive()
+                    self.is_gone = message["type"] == "http.disconnect"
+                    self._is_read = not message.get("more_body", False)
+
     def _complete_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
         headers = MutableHeaders(raw=list(message.get("headers", ())))
         for name, value in (_HEADERS | self._headers).items():
             headers.setdefault(name, value)
-        # After 413 the server reads the rest and drops it: a client that still writes
-        # would not read the answer.
+        # After 413 the server reads the rest and drops it, see _drop_body.
         if message["status"] == 408 or self._call.code == "bad_length":
             headers.setdefault("connection", "close")
         return headers.raw
@@ -315,6 +332,12 @@ def internal_error(id: str, fault: Exception) -> ServingError:
     )
     error.__cause__ = fault
     return error
+
+
+def _closes(scope: Scope) -> bool:
+    """Whether the connection of a request is closed after the answer."""
+    is_old = scope.get("http_version") == "1.0"
+    return is_old or _read_headers(scope).get("connection", "").lower() == "close"
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:

@@ -82,6 +82,26 @@ def test_a_slow_answer_is_not_cut_by_the_limit_of_the_head():
         assert b'"text":"SLOW"' in tell(address, head + body)
 
 
+@pytest.mark.parametrize("head", [b"1.0", b"1.1\r\nConnection: close"])
+@pytest.mark.parametrize(
+    ("path", "length", "found"),
+    [
+        (b"v1/translate", 900_000, (413, "body_too_large")),
+        (b"x", 90, (404, "not_found")),
+    ],
+)
+def test_a_body_that_nobody_reads_loses_no_answer(head, path, length, found):
+    """Also where the connection closes after it, as that of nginx does."""
+    lines = b"POST /%s HTTP/%s\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    with running() as address, socket.create_connection(address) as client:
+        client.settimeout(10)
+        client.sendall(lines % (path, head, length))
+        for _ in range(2):
+            time.sleep(0.1)
+            client.sendall(b"a" * (length // 2))
+        assert read(b"".join(iter(lambda: client.recv(65536), b""))) == found
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -19,71 +18,10 @@ from pathlib import Path
 import httpx
 import pytest
 from serving.opened_page import Page
+from system.served import SENTENCES, Server, lines
 
 import runs
 from jaxformer.translation.translator import Translator
-
-SENTENCES = runs.sentences(24, longest=14)
-
-
-class Server:
-    """A process that serves."""
-
-    def __init__(self, folder: Path, *options: object, **variables: str) -> None:
-        line = [sys.executable, "-m", "jaxformer", "serve", "--port=0", *options]
-        self.log = folder / "log"
-        self._file = self.log.open("wb")
-        self.process = subprocess.Popen(
-            list(map(str, line)),
-            cwd=runs.ROOT,
-            env={**runs.environment(), **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._file,
-        )
-        self.url = self.line("listening")
-
-    def line(self, word: str) -> str:
-        """Wait for a line of standard output, and return its second word."""
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().decode()
-        assert said.startswith(f"{word} "), said + self.log.read_text()
-        return said.split()[1]
-
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60)
-
-    def post(self, path: str, body: object) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60)
-
-    def translate(self, *texts: str, **options: object) -> list[str]:
-        answer = self.post("/v1/translate", {"texts": texts, **options})
-        assert answer.status_code == 200, answer.text
-        return [each["text"] for each in answer.json()["translations"]]
-
-    def metric(self, line: str) -> float:
-        """Return the value of a line of the metrics."""
-        lines = dict(
-            each.rsplit(" ", 1) for each in self.get("/metrics").text.splitlines()
-        )
-        return float(lines[line])
-
-    def is_warm(self) -> bool:
-        ready = self.get("/ready").json()
-        return ready["done"] == ready["of"]
-
-    def wait_for(self, condition, seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, self.log.read_text()
-            time.sleep(0.02)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._file.close()
 
 
 def timed(call) -> float:
@@ -222,10 +160,6 @@ def test_nothing_is_compiled_once_it_is_warm(server):
     assert server.metric('jaxformer_compilations_total{when="ready"}') == 0
 
 
-def lines(count: int) -> str:
-    return "\n".join(SENTENCES[number % len(SENTENCES)] for number in range(count))
-
-
 def test_a_client_that_hangs_up_frees_its_place(server):
     body = json.dumps({"text": lines(80)}).encode()
     before = server.metric("jaxformer_cancelled_total")
@@ -317,39 +251,6 @@ def test_requests_in_flight_are_answered_at_the_end(server):
     assert server.process.wait(20) == 0
     with pytest.raises(httpx.ConnectError):
         server.get("/health")
-
-
-@pytest.fixture
-def notices(tmp_path: Path) -> Iterator[socket.socket]:
-    """Return the socket of a service manager."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(tmp_path / "notices"))
-        receiver.settimeout(60)
-        yield receiver
-
-
-def test_a_service_manager_is_told_and_a_second_ctrl_c_ends_at_once(tmp_path, notices):
-    made = Server(
-        *(tmp_path, f"--workdir={runs.random_run()}", "--rows=1", "--drain=60"),
-        *("--root_path=/mt", "--log=off"),
-        NOTIFY_SOCKET=str(tmp_path / "notices"),
-    )
-    try:
-        assert made.url.endswith("/mt")
-        assert notices.recv(64) == b"READY=1"
-        # A proxy may keep the path or remove it.
-        assert made.translate("") == [""]
-        for url in (made.url, made.url.removesuffix("/mt")):
-            assert "<title>" in httpx.get(f"{url}/").text
-        made.process.send_signal(signal.SIGINT)
-        assert notices.recv(64) == b"STOPPING=1"
-        made.wait_for(lambda: made.get("/ready").json()["status"] == "draining")
-        assert made.translate("") == [""]  # a client that does not know yet
-        made.process.send_signal(signal.SIGINT)
-        assert made.process.wait(10) == 130
-        assert made.log.read_text() == ""
-    finally:
-        made.end()
 
 
 def test_mistakes_of_the_command_line_have_one_line_each(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from deep_translator import constants
 from libretranslatepy import LibreTranslateAPI
 from serving import bad_input
 from serving.bad_input import check_error, exchange, send
-from system.test_serve import Server
+from system.served import Server
 
 import runs
 from jaxformer.translation.translator import Translator

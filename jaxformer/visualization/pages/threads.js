@@ -4,8 +4,7 @@
 
 const LONGEST = 18;  // characters of a label of the matrix
 const FAINTEST = 0.03;  // thinner threads are not drawn
-const MOVES = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
-  Home: [0, -Infinity], End: [0, Infinity]};
+const MOVES = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
 let redraw = () => {};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
 

@@ -1,0 +1,257 @@
+"""A server as it is deployed: started by a service manager, and behind nginx with the
+configuration of docs/serve.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from serving.opened_page import Page
+from system.served import SENTENCES, Server, lines
+
+import runs
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin")
+WORD = SENTENCES[0].split()[0]
+
+behind_nginx = pytest.mark.skipif(
+    NGINX is None or sys.platform != "linux",  # of 127.0.0.0/8 others have one address
+    reason="needs nginx on Linux",
+)
+
+
+@pytest.fixture(scope="module")
+def notices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[socket.socket]:
+    """Return the socket of a service manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path_factory.mktemp("manager") / "notices"))
+        receiver.settimeout(60)
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def server(
+    notices: socket.socket, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """Return a server for whose requests from one address are at most 30 sentences."""
+    made = Server(
+        *(tmp_path_factory.mktemp("server"), f"--workdir={runs.random_run()}"),
+        *("--rows=1", "--rate=30", "--root_path=/mt", "--trusted_proxy=127.0.0.1"),
+        *("--drain=60", "--log_addresses"),
+        NOTIFY_SOCKET=notices.getsockname(),
+    )
+    assert notices.recv(64) == b"READY=1"
+    made.line("ready")
+    yield made
+    made.end()
+
+
+class Proxy:
+    """An nginx in front of a server."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self._configuration = folder / "nginx.conf"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        page = (runs.ROOT / "docs" / "serve.md").read_text()
+        (site,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+        for old, new in (
+            ("listen 80;", f"listen {address};"),
+            ("http://127.0.0.1:5000;", server.url.replace("/mt", ";")),
+        ):
+            assert site.count(old) == 1
+            site = site.replace(old, new)
+        folders = "".join(
+            f"{kind}_temp_path {folder}/{kind};\n"
+            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        # Its workers read folders that only this user may read.
+        user = "user root;\n" if os.geteuid() == 0 else ""
+        self._configuration.write_text(
+            f"{user}pid {folder}/pid;\nerror_log {folder}/log;\ndaemon off;\n"
+            "events {}\nhttp {\naccess_log off;\n" + folders + site + "}\n"
+        )
+        self.url = f"http://{address}/mt"
+        self.start()
+
+    def start(self) -> None:
+        assert NGINX is not None
+        self.process = subprocess.Popen(
+            [NGINX, "-e", "stderr", "-c", str(self._configuration)],
+            stdin=subprocess.DEVNULL,
+        )
+        end = time.monotonic() + 20
+        with self.client("127.0.0.9") as client:
+            while True:
+                assert time.monotonic() < end
+                assert self.process.poll() is None
+                with contextlib.suppress(httpx.ConnectError):
+                    client.get("/health")
+                    return
+
+    def stop(self) -> None:
+        """End it once it has answered its requests."""
+        self.process.send_signal(signal.SIGQUIT)
+        assert self.process.wait(20) == 0
+
+    def client(self, address: str) -> httpx.Client:
+        """Return a client of an address."""
+        transport = httpx.HTTPTransport(local_address=address)
+        return httpx.Client(base_url=self.url, transport=transport, timeout=60)
+
+    def translate(self, address: str, text: str) -> str:
+        """Translate by a connection of its own."""
+        with self.client(address) as client:
+            answer = client.post("/v1/translate", json={"text": text})
+            assert answer.status_code == 200, answer.text
+            return answer.json()["translations"][0]["text"]
+
+
+@pytest.fixture(scope="module")
+def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    made = Proxy(tmp_path_factory.mktemp("nginx"), server)
+    yield made
+    made.process.terminate()
+    made.process.wait(20)
+
+
+def test_a_proxy_may_keep_the_path_or_remove_it(server):
+    assert server.url.endswith("/mt")
+    for url in (server.url, server.url.removesuffix("/mt")):
+        assert "<title>" in httpx.get(f"{url}/").text
+        assert httpx.get(f"{url}/static/serve.js").status_code == 200
+
+
+@behind_nginx
+def test_the_page_works_under_a_path_behind_nginx(proxy, browse):
+    """Also where its address lacks the last slash."""
+    page = Page(browse(proxy.url), None, proxy.url)
+    page.wait(lambda: page.find("#source option"))
+    page.translate(SENTENCES[0])
+    shown = page.output.removesuffix("unfinished")
+    assert shown == proxy.translate("127.0.0.2", SENTENCES[0])
+    assert page.driver.current_url.startswith(f"{proxy.url}/")
+
+
+@behind_nginx
+def test_nginx_passes_each_event_of_a_stream_on(proxy, server):
+    """The first arrives while the sentences wait."""
+    kinds = []
+    with (
+        proxy.client("127.0.0.3") as client,
+        client.stream("POST", "/v1/translate/stream", json={"text": lines(12)}) as told,
+    ):
+        for line in told.iter_lines():
+            kind, _, value = line.partition(": ")
+            if kind != "event":
+                continue
+            if not kinds:
+                assert server.metric("jaxformer_queue_sentences") > 0
+            kinds.append(value)
+    assert kinds == ["start", *["sentence"] * 12, "done"]
+
+
+@behind_nginx
+def test_rates_are_those_of_the_clients_of_nginx(proxy, server):
+    """Whatever address a client says that it has."""
+    texts = {"texts": [WORD] * 30}
+    found = []
+    for address in ("127.0.0.4", "127.0.0.4", "127.0.0.5"):
+        said = {"X-Forwarded-For": f"10.0.0.{len(found)}"}
+        with proxy.client(address) as client:
+            found.append(client.post("/v1/translate", json=texts, headers=said))
+    assert [answer.status_code for answer in found] == [200, 429, 200]
+    assert int(found[1].headers["Retry-After"]) > 0
+    assert found[1].json()["error"]["code"] == "rate"
+    server.wait_for(lambda: '"address":"127.0.0.5"' in server.log.read_text())
+    assert "10.0.0." not in server.log.read_text()
+
+
+@behind_nginx
+def test_refusals_come_through_nginx_as_they_are(proxy):
+    """By one connection."""
+    with proxy.client("127.0.0.6") as client:
+        long = client.post("/v1/translate", content=b"a" * 900_000)
+        assert (long.status_code, long.json()["error"]["limit"]) == (413, 262_144)
+        missing = client.get("/nothing")
+        assert missing.json()["error"]["code"] == "not_found"
+        streams = [each.extensions["network_stream"] for each in (long, missing)]
+        assert len({s.get_extra_info("client_addr") for s in streams}) == 1
+
+
+@behind_nginx
+def test_nginx_limits_the_connections_of_an_address(proxy, server):
+    """Half a request each is one, and the others are answered."""
+    host, port = proxy.url.removeprefix("http://").removesuffix("/mt").split(":")
+    head = (
+        f"POST /mt/v1/translate HTTP/1.1\r\nHost: {host}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    )
+    with (
+        contextlib.ExitStack() as stack,
+        proxy.client("127.0.0.7") as client,
+        proxy.client("127.0.0.8") as other,
+    ):
+        for _ in range(16):
+            half = socket.create_connection((host, int(port)), 20, ("127.0.0.7", 0))
+            stack.enter_context(half).sendall(head.encode())
+        server.wait_for(lambda: client.get("/health").status_code == 429)
+        assert other.get("/health").status_code == 200
+
+
+@behind_nginx
+def test_a_client_of_nginx_that_hangs_up_frees_its_place(proxy, server):
+    before = server.metric("jaxformer_cancelled_total")
+    with (
+        proxy.client("127.0.0.10") as client,
+        client.stream("POST", "/v1/translate/stream", json={"text": lines(30)}),
+    ):
+        pass
+    server.wait_for(lambda: server.metric("jaxformer_cancelled_total") == before + 1)
+    assert server.metric("jaxformer_queue_sentences") == 0
+
+
+@behind_nginx
+def test_reloads_of_nginx_and_of_the_server_drop_no_request(proxy, server):
+    """And nginx that is started again finds the server."""
+    with ThreadPoolExecutor(4) as pool:
+        running = [
+            pool.submit(proxy.translate, f"127.0.1.{number}", lines(4))
+            for number in range(12)
+        ]
+        proxy.process.send_signal(signal.SIGHUP)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for(lambda: "reloaded en-de" in server.log.read_text())
+        assert len({each.result() for each in running}) == 1
+        last = pool.submit(proxy.translate, "127.0.1.20", lines(20))
+        server.wait_for(lambda: server.metric("jaxformer_queue_sentences") > 0)
+        proxy.stop()
+        assert last.result().count("\n") == 19
+    with pytest.raises(httpx.ConnectError):
+        proxy.translate("127.0.1.21", WORD)
+    proxy.start()
+    assert proxy.translate("127.0.1.21", WORD) == server.translate(WORD)[0]
+
+
+def test_a_service_manager_is_told_and_a_second_ctrl_c_ends_at_once(server, notices):
+    """The last test of this server. What asks it meanwhile is answered."""
+    server.process.send_signal(signal.SIGINT)
+    assert notices.recv(64) == b"STOPPING=1"
+    server.wait_for(lambda: server.get("/ready").json()["status"] == "draining")
+    assert server.get("/ready").status_code == 503
+    assert server.translate("") == [""]  # a client that does not know yet
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(10) == 130
