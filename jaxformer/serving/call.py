@@ -19,6 +19,9 @@ from typing import Any
 from jaxformer.serving.access import Keys, Rates
 from jaxformer.serving.errors import ServingError
 
+# Where a client may have its key, but for a header.
+KEY_FIELDS = ("api_key", "auth_key")
+
 
 @dataclasses.dataclass
 class Call:
@@ -63,7 +66,7 @@ class Call:
         if self.keys is None:
             return
         scheme, _, header = self.authorization.strip().partition(" ")
-        candidates = [fields.get("api_key"), fields.get("auth_key")]
+        candidates = [fields.get(name) for name in KEY_FIELDS]
         if scheme.lower() in ("bearer", "deepl-auth-key"):
             candidates.append(header.strip())
         given = [each for each in candidates if isinstance(each, str) and each]

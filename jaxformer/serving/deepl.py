@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.fields import Fields, answer, missing, read_fields, refuse
+from jaxformer.serving.fields import refuse
 from jaxformer.serving.languages import (
     find_language,
     find_source,
@@ -20,17 +19,19 @@ from jaxformer.serving.languages import (
     write_source,
     write_target,
 )
+from jaxformer.serving.operations import Operation
+from jaxformer.serving.schema import describe, limited, listed, record, several
 
 if TYPE_CHECKING:
     from jaxformer.serving.service import Service
 
 
-# The values of options.
-MARKUPS = ("", "html", "xml")
-SPLITS = ("0", "1", "nonewlines")
-FORMALITIES = ("default", "prefer_more", "prefer_less")
-
+ERROR = {"message": str}
 _CHARACTER_LIMIT = 10**12  # DeepL's number for none
+_TRANSLATION = record(
+    {"detected_source_language": str, "text": str, "billed_characters": int}
+)
+_LANGUAGE = record({"language": str, "name": str, "supports_formality": bool})
 
 
 class _Usage:
@@ -39,18 +40,42 @@ class _Usage:
     characters = 0
 
 
+def operations(service: Service) -> list[Operation]:
+    """Return the operations of the protocol, which count in one place."""
+    text, usage = limited(service.config), _Usage()
+    targets = list_codes(service, "target", write_target)
+    sources = list_codes(service, "source", write_source)
+    no_glossaries = "absent, as this server keeps no glossaries of clients"
+    translated = {
+        "text": describe((text, several(service.config, text))),
+        "target_lang": {"type": "string", "enum": targets},
+        "source_lang?": {"type": "string", "enum": sources},
+        "tag_handling?": {"enum": ["", "html", "xml"], "x-code": "bad_format"},
+        "split_sentences?": {"enum": ["0", "1", "nonewlines"], "default": "1"},
+        "formality?": {"enum": ["default", "prefer_more", "prefer_less"]},
+        "glossary_id?": {"not": {}, "description": no_glossaries},
+        "auth_key?": str,
+    }
+    fields = record(translated)
+    side = record({"type?": {"enum": ["source", "target"], "default": "source"}})
+    count = record({"character_count": int, "character_limit": int})
+    translations = record({"translations": [_TRANSLATION]})
+    handle = functools.partial(_translate, usage=usage)
+    show = functools.partial(_usage, usage=usage)
+    none = record({})  # they are read for the key, which a client may ask to try
+    get = functools.partial(Operation, "GET")
+    return [
+        Operation(
+            "GET POST", "/v2/translate", "Translate texts", handle, translations, fields
+        ),
+        get("/v2/languages", "List languages", _languages, [_LANGUAGE], side),
+        get("/v2/usage", "Count the characters translated", show, count, none),
+    ]
+
+
 def routes(service: Service) -> list[Route]:
     """Return the routes of the protocol."""
-    usage = _Usage()
-    handlers = {
-        "translate": (functools.partial(_translate, usage=usage), ["GET", "POST"]),
-        "languages": (_languages, ["GET"]),
-        "usage": (functools.partial(_usage, usage=usage), ["GET"]),
-    }
-    return [
-        Route(f"/v2/{name}", functools.partial(handle, service), methods=methods)
-        for name, (handle, methods) in handlers.items()
-    ]
+    return [own.route(service) for own in operations(service)]
 
 
 def error(error: ServingError) -> Response:
@@ -58,21 +83,24 @@ def error(error: ServingError) -> Response:
     return refuse(error, {"message": error.message})
 
 
-async def _translate(service: Service, request: Request, *, usage: _Usage) -> Response:
-    fields = await read_fields(request, service.config)
-    options = _read_options(fields)
-    texts = fields.texts("text")
-    if not texts:
-        raise missing("text")
-    target = find_language(
-        service, "target_lang", fields.text("target_lang"), write_target
-    )
-    given = fields.text("source_lang", "")
-    if given:
-        source = find_language(service, "source_lang", given, write_source)
+async def _translate(service: Service, given: dict[str, Any], *, usage: _Usage) -> Any:
+    texts = listed(given["text"])
+    target = find_language(service, "target_lang", given["target_lang"], write_target)
+    if given["source_lang"]:
+        source = find_language(
+            service, "source_lang", given["source_lang"], write_source
+        )
     else:
         source = (await find_source(service, "source_lang", texts)).code
-    done = await translate(service, texts, source, target, **options)
+    done = await translate(
+        service,
+        texts,
+        source,
+        target,
+        format="html" if given["tag_handling"] else "text",
+        sentences=given["split_sentences"] != "0",
+        split_newlines=given["split_sentences"] == "1",
+    )
     usage.characters += sum(map(len, texts))
     shown = [
         {
@@ -83,44 +111,19 @@ async def _translate(service: Service, request: Request, *, usage: _Usage) -> Re
         }
         for text, each in zip(texts, done, strict=True)
     ]
-    return answer(200, {"translations": shown})
+    return {"translations": shown}
 
 
-def _read_options(fields: Fields) -> dict[str, Any]:
-    """Read the options of a query, and refuse those that this server cannot keep to."""
-    markup = fields.choice("tag_handling", MARKUPS, default="", code="bad_format")
-    split = fields.choice("split_sentences", SPLITS, default="1")
-    fields.choice("formality", FORMALITIES, default="default")
-    if fields.has("glossary_id"):
-        raise ServingError(
-            400,
-            "out_of_range",
-            "glossary_id must be absent, as this server keeps no glossaries of clients",
-            field="glossary_id",
-        )
-    return {
-        "format": "html" if markup else "text",
-        "sentences": split != "0",
-        "split_newlines": split == "1",
-    }
+async def _languages(service: Service, given: dict[str, Any]) -> Any:
+    side = given["type"]
+    write = {"source": write_source, "target": write_target}[side]
+    names = {write(code): name_language(code) for code in list_codes(service, side)}
+    return [
+        {"language": code, "name": name, "supports_formality": False}
+        for code, name in names.items()
+    ]
 
 
-async def _languages(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    kind = fields.choice("type", ("source", "target"), default="source")
-    write = {"source": write_source, "target": write_target}[kind]
-    shown = {
-        write(code): {
-            "language": write(code),
-            "name": name_language(code),
-            "supports_formality": False,
-        }
-        for code in list_codes(service, kind)
-    }
-    return answer(200, list(shown.values()))
-
-
-async def _usage(service: Service, request: Request, *, usage: _Usage) -> Response:
-    await read_fields(request, service.config)  # a client may ask to try its key
-    count = {"character_count": usage.characters, "character_limit": _CHARACTER_LIMIT}
-    return answer(200, count)
+async def _usage(service: Service, given: dict[str, Any], *, usage: _Usage) -> Any:
+    count = usage.characters
+    return {"character_count": count, "character_limit": _CHARACTER_LIMIT}

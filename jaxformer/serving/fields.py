@@ -1,4 +1,4 @@
-"""The fields of a request, from JSON, a form, a multipart form or the query; and the
+"""The values of a request, from JSON, a form, a multipart form or the query; and the
 JSON of an answer.
 """
 
@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
@@ -19,7 +19,6 @@ from starlette.responses import Response
 
 from jaxformer.errors import first_line
 from jaxformer.serving.call import current
-from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 
 # Its warnings show bytes of bodies, which no log may have.
@@ -29,165 +28,9 @@ _MOST_FIELDS = 1000  # of a form or query
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 # What UTF-8 cannot write, and what some clients take for the end of an event's line.
 _ESCAPED = re.compile(r"[\ud800-\udfff\x85\u2028\u2029]")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
-_ABSENT: Any = object()
 
 
-class Fields:
-    """The fields of a request, or of an object in one. None is absent.
-
-    Texts have no lone surrogates: each becomes U+FFFD.
-    """
-
-    def __init__(
-        self, values: Mapping[str, Any], config: ServingConfig, path: str = ""
-    ) -> None:
-        """Keep the values.
-
-        Args:
-            values: of JSON, or texts and lists of texts.
-            config: for the most characters of a text and the most texts of a list.
-            path: before a name in errors, such as ``pairs[0].``.
-        """
-        self.values, self.config, self.path = values, config, path
-
-    def has(self, name: str) -> bool:
-        """Return whether a field exists and is not null."""
-        return self.values.get(name) is not None
-
-    def is_list(self, name: str) -> bool:
-        """Return whether a field is a list: of JSON, or given several times."""
-        return isinstance(self.values.get(name), list)
-
-    def text(self, name: str, default: str = _ABSENT) -> str:
-        """Return a text of at most ``max_characters``."""
-        return self._text(name, self._value(name, default))
-
-    def texts(self, name: str, *, default: list[str] = _ABSENT) -> list[str]:
-        """Return the texts of a list, or the one text; at most ``max_texts``."""
-        value = self._value(name, default)
-        if isinstance(value, str):
-            return [self._text(name, value)]
-        if not isinstance(value, list):
-            raise self._wrong_type(name, "a text or a list", value)
-        return self._texts(name, value)
-
-    def text_lists(self, name: str, *, default: list[list[str]]) -> list[list[str]]:
-        """Return lists of texts, at most ``max_texts`` of each."""
-        lists = self._list(name, self._value(name, default))
-        return [self._texts(f"{name}[{i}]", texts) for i, texts in enumerate(lists)]
-
-    def objects(self, name: str) -> list[Fields]:
-        """Return the fields of each object of a list, at most ``max_texts``."""
-        found = []
-        for i, value in enumerate(self._list(name, self._value(name, _ABSENT))):
-            if not isinstance(value, dict):
-                raise self._wrong_type(f"{name}[{i}]", "an object", value)
-            found.append(Fields(value, self.config, f"{self.path}{name}[{i}]."))
-        return found
-
-    def whole(
-        self,
-        name: str,
-        *,
-        least: int | None = 0,
-        most: int | None = None,
-        default: int = _ABSENT,
-    ) -> int:
-        """Return a whole number from ``least`` to ``most``; a form has it as digits."""
-        value = self._value(name, default)
-        if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-            value = int(value)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong_type(name, "a whole number", value)
-        if least is not None and value < least:
-            rule = f"at least {least}"
-            raise self._wrong(name, "out_of_range", rule, value, least)
-        if most is not None and value > most:
-            raise self._wrong(name, "out_of_range", f"at most {most}", value, most)
-        return value
-
-    def choice(
-        self,
-        name: str,
-        choices: Collection[str],
-        *,
-        default: str = _ABSENT,
-        code: str = "out_of_range",
-    ) -> str:
-        """Return one of the choices. An empty text is the default."""
-        value = self._value(name, default)
-        if value == "" and default is not _ABSENT:
-            value = default
-        if type(value) is int:
-            value = str(value)
-        if not isinstance(value, str) or value not in choices:
-            raise self._wrong(name, code, f"one of {', '.join(choices)}", value)
-        return value
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return true or false; a form has it as such a word, 1 or 0."""
-        value = self._value(name, default)
-        if isinstance(value, str | int) and str(value).lower() in _FLAGS:
-            return _FLAGS[str(value).lower()]
-        raise self._wrong_type(name, "true or false", value)
-
-    def _value(self, name: str, default: Any) -> Any:
-        value = self.values.get(name)
-        if value is not None:
-            return value
-        if default is _ABSENT:
-            raise missing(self.path + name)
-        return default
-
-    def _text(self, name: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise self._wrong_type(name, "a text", value)
-        most = self.config.max_characters or len(value)
-        if len(value) > most:
-            rule = f"a text of at most {most:,} characters"
-            raise self._wrong(name, "text_too_long", rule, value, most, len(value))
-        return _SURROGATES.sub("\ufffd", value)
-
-    def _texts(self, name: str, values: Any) -> list[str]:
-        texts = self._list(name, values)
-        return [self._text(f"{name}[{i}]", text) for i, text in enumerate(texts)]
-
-    def _list(self, name: str, value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise self._wrong_type(name, "a list", value)
-        most = self.config.max_texts
-        if len(value) > most:
-            rule = f"a list of at most {most:,}"
-            raise self._wrong(name, "too_many_texts", rule, value, most, len(value))
-        return value
-
-    def _wrong_type(self, name: str, rule: str, value: Any) -> ServingError:
-        return self._wrong(name, "wrong_type", rule, value)
-
-    def _wrong(
-        self,
-        name: str,
-        code: str,
-        rule: str,
-        value: Any,
-        limit: int | None = None,
-        given: Any = None,
-    ) -> ServingError:
-        return ServingError(
-            400,
-            code,
-            f"{self.path}{name} must be {rule}, not {_shown(value)}",
-            field=self.path + name,
-            limit=limit,
-            given=_given(value) if given is None else given,
-        )
-
-
-async def read_fields(request: Request, config: ServingConfig) -> Fields:
+async def read_values(request: Request) -> dict[str, Any]:
     """Read the query and the body of a request, and check its key.
 
     A field that several forms or the query have is a list; JSON comes before the query.
@@ -208,7 +51,7 @@ async def read_fields(request: Request, config: ServingConfig) -> Fields:
     pairs = _form(request.scope["query_string"], "the query")
     values = _read_values(await request.body(), content_type, pairs)
     current().authorize(values)
-    return Fields(values, config)
+    return values
 
 
 def _read_values(
@@ -234,13 +77,6 @@ def _read_values(
         "unsupported_media_type",
         f"Content-Type must be application/json, not {media_type[:40] or 'absent'!r};"
         " forms, urlencoded or multipart, are read too",
-    )
-
-
-def missing(field: str) -> ServingError:
-    """Return the error of a field that must be there."""
-    return ServingError(
-        400, "missing", f"{field} is missing: send this field", field=field
     )
 
 
@@ -280,7 +116,7 @@ def _json(body: bytes) -> dict[str, Any]:
     else:
         if isinstance(value, dict):
             return value
-        fault = f"an object is needed, not {_shown(value)}"
+        fault = f"an object is needed, not {show(value)}"
     raise ServingError(400, "bad_json", f"the body must be a JSON object: {fault}")
 
 
@@ -361,24 +197,30 @@ def _collect(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     return {name: texts if texts[1:] else texts[0] for name, texts in found.items()}
 
 
-def _given(value: Any) -> str | int | float | None:
-    # Only what is short and can be written as JSON.
+def replace_surrogates(text: str) -> str:
+    """Return a text with U+FFFD in place of each lone surrogate."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def printable(value: Any) -> str | int | float | None:
+    """Return a value that is short and can be written as JSON; None: it is not."""
     if isinstance(value, str):
-        return _SURROGATES.sub("\ufffd", value[:100])
+        return replace_surrogates(value[:100])
     if isinstance(value, int):
         return value if abs(value) < 2**53 else None
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def _shown(value: Any) -> str:
+def show(value: Any) -> str:
+    """Return the words for a value in an error."""
     match value:
         case None | True | False:
             return json.dumps(value)
         case str() if len(value) > 40:
             return f"a text of {len(value):,} characters"
         case str():
-            return repr(_SURROGATES.sub("\ufffd", value))
-        case int() | float() if _given(value) is not None:
+            return repr(replace_surrogates(value))
+        case int() | float() if printable(value) is not None:
             return f"{value}"
         case int() | float():
             return "a number out of range"

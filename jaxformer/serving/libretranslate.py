@@ -5,28 +5,38 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from jaxformer.serving.call import current
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.fields import Fields, answer, missing, read_fields, refuse
+from jaxformer.serving.fields import refuse
 from jaxformer.serving.languages import (
     Source,
     find_engine,
     find_language,
     find_source,
+    list_codes,
     name_language,
     translate,
     write_code,
 )
+from jaxformer.serving.operations import Operation
+from jaxformer.serving.schema import FORMAT, describe, limited, listed, record, several
 
 if TYPE_CHECKING:
     from jaxformer.serving.service import Service
 
 
-_FORMATS = ("text", "html")
+ERROR = {"error": str}
+_DETECTED = record({"confidence": float, "language": str})
+_TRANSLATIONS = record(
+    {
+        "translatedText": (str, [str]),
+        "alternatives?": [(str, [str])],
+        "detectedLanguage?": (_DETECTED, [_DETECTED]),
+    }
+)
 
 # What programs may look for in the text of an error; others have our own.
 _WORDS = {
@@ -40,19 +50,35 @@ _WORDS = {
 }
 
 
+def operations(service: Service) -> list[Operation]:
+    """Return the operations of the protocol."""
+    text = limited(service.config, least=1)
+    sources = list_codes(service, "source", write_code)
+    targets = list_codes(service, "target", write_code)
+    texts = several(service.config, limited(service.config))
+    key = {"api_key?": str}
+    translated = {
+        "q": describe((text, texts)),
+        "source": {"type": "string", "minLength": 1, "enum": ["auto", *sources]},
+        "target": {"type": "string", "minLength": 1, "enum": targets},
+        "format?": FORMAT,
+        "alternatives?": {"type": "integer", "default": 0},
+    }
+    words, one = record(translated | key), record({"q": text} | key)
+    languages = [record({"code": str, "name": str, "targets": [str]})]
+    post, get = (functools.partial(Operation, method) for method in ("POST", "GET"))
+    return [
+        post("/translate", "Translate texts", _translate, _TRANSLATIONS, words),
+        post("/detect", "Rank the languages of a text", _detect, [_DETECTED], one),
+        get("/languages", "List the languages and targets", _languages, languages),
+        get("/frontend/settings", "Show the limits of the server", _settings, dict),
+        get("/spec", "Redirect to the document", _spec, "text/plain", status=302),
+    ]
+
+
 def routes(service: Service) -> list[Route]:
     """Return the routes of the protocol."""
-    handlers = {
-        ("POST", "/translate"): _translate,
-        ("POST", "/detect"): _detect,
-        ("GET", "/languages"): _languages,
-        ("GET", "/frontend/settings"): _settings,
-        ("GET", "/spec"): _spec,
-    }
-    return [
-        Route(path, functools.partial(handle, service), methods=[method])
-        for (method, path), handle in handlers.items()
-    ]
+    return [own.route(service) for own in operations(service)]
 
 
 def error(error: ServingError) -> Response:
@@ -64,45 +90,36 @@ def error(error: ServingError) -> Response:
     return refuse(error, {"error": words.format(message=error.message, **facts)})
 
 
-async def _translate(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    for name in ("q", "source", "target"):
-        _need(fields, name)
-    texts, target = fields.texts("q"), fields.text("target")
-    source, found = fields.text("source"), None
-    if source.lower() == "auto":
+async def _translate(service: Service, given: dict[str, Any]) -> Any:
+    texts, wanted, found = listed(given["q"]), given["alternatives"], None
+    if given["source"].lower() == "auto":
         found = await find_source(service, "source", texts)
     pair = (
-        found.code if found else find_language(service, "source", source),
-        find_language(service, "target", target),
+        found.code if found else find_language(service, "source", given["source"]),
+        find_language(service, "target", given["target"]),
     )
-    form = fields.choice("format", _FORMATS, default="text", code="bad_format")
-    wanted = fields.whole("alternatives", least=None, default=0)
     n_best = 1
     if pair[0] != pair[1]:  # fewer than wanted, if the beam has no more
         n_best += min(find_engine(service, pair).beam_size - 1, max(wanted, 0))
-    done = await translate(service, texts, *pair, format=form, n_best=n_best)
+    done = await translate(service, texts, *pair, format=given["format"], n_best=n_best)
     shown: list[dict[str, Any]] = [{"translatedText": each.text} for each in done]
     for own, each in zip(shown, done, strict=True):
         if wanted > 0:
             own["alternatives"] = each.alternatives
         if found:
             own["detectedLanguage"] = _show_source(found)
-    if not fields.is_list("q"):
-        return answer(200, shown[0])
-    return answer(200, {name: [own[name] for own in shown] for name in shown[0]})
+    if texts is not given["q"]:
+        return shown[0]
+    return {name: [own[name] for own in shown] for name in shown[0]}
 
 
-async def _detect(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    _need(fields, "q")
-    ranked = await service.detect(fields.text("q"))
-    return answer(200, [_show_source(Source(*own)) for own in ranked])
+async def _detect(service: Service, given: dict[str, Any]) -> Any:
+    return [_show_source(Source(*own)) for own in await service.detect(given["q"])]
 
 
-async def _languages(service: Service, request: Request) -> Response:
+async def _languages(service: Service, given: dict[str, Any]) -> Any:
     """List the languages. Each is a target of its own: its text comes back."""
-    shown = [
+    return [
         {
             "code": write_code(own.code),
             "name": own.name,
@@ -110,17 +127,16 @@ async def _languages(service: Service, request: Request) -> Response:
         }
         for own in service.languages()
     ]
-    return answer(200, shown)
 
 
-async def _settings(service: Service, request: Request) -> Response:
+async def _settings(service: Service, given: dict[str, Any]) -> Any:
     first = next(iter(service.engines))
     languages = {
         side: {"code": write_code(code), "name": name_language(code)}
         for side, code in zip(("source", "target"), first, strict=True)
     }
     needs_key = current().keys is not None
-    settings = {
+    return {
         "apiKeys": needs_key,
         "charLimit": service.config.max_characters or -1,
         "filesTranslation": False,
@@ -130,16 +146,10 @@ async def _settings(service: Service, request: Request) -> Response:
         "suggestions": False,
         "supportedFilesFormat": [],
     }
-    return answer(200, settings)
 
 
-async def _spec(service: Service, request: Request) -> Response:
+async def _spec(service: Service, given: dict[str, Any]) -> Any:
     return RedirectResponse("openapi.json", 302)
-
-
-def _need(fields: Fields, name: str) -> None:
-    if fields.values.get(name) in (None, "", []):
-        raise missing(name)
 
 
 def _show_source(source: Source) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -19,14 +18,21 @@ from jaxformer.serving.call import current
 from jaxformer.serving.compiled import MOST_CANDIDATES
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.fields import (
-    Fields,
-    answer,
-    read_fields,
-    refuse,
-    write_json,
+from jaxformer.serving.fields import refuse, write_json
+from jaxformer.serving.languages import list_codes, name_language
+from jaxformer.serving.operations import Operation
+from jaxformer.serving.schema import (
+    FORMAT,
+    closed,
+    describe,
+    limited,
+    listed,
+    read,
+    record,
+    several,
+    whole,
+    wrong,
 )
-from jaxformer.serving.languages import name_language
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 
@@ -34,26 +40,104 @@ _SILENCE = 15.0
 """Seconds of a stream after which a comment keeps proxies from closing it."""
 _MOST_WEIGHTS = 2**18
 """Most weights of the alignments in an answer: writing them takes a second."""
-_FORMATS = ("text", "html")
+Fields = dict[str, Any]
 _EVENTS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+# The shapes of answers.
+_NUMBER = (float, None)
+_HYPOTHESIS = record(
+    {
+        "text": str,
+        "score": _NUMBER,
+        "log_probability": _NUMBER,
+        "tokens": [str],
+        "finished": bool,
+        "token_log_probabilities?": [_NUMBER],
+        "source_tokens?": [str],
+        "alignment?": str,
+        "word_alignment?": str,
+        "weights?": [[float]],
+    }
+)
+_SENTENCE = record({"source": str, "source_span": [int], "hypotheses": [_HYPOTHESIS]})
+_TRANSLATION = record(
+    {"text": str, "sentences": [_SENTENCE], "alternatives": [str], "unmet": [str]}
+)
+_NAME = {"name": str, "source": str, "target": str, "checkpoint": str}
+_TRANSLATIONS = record(
+    {
+        "translations": [_TRANSLATION],
+        "model": record(_NAME),
+        "seconds": float,
+        "queue_seconds": float,
+    }
+)
+_ATTENTION = record(
+    {
+        **dict.fromkeys(("text", "translation"), str),
+        **{name: [str] for name in ("source_tokens", "target_tokens", "read_tokens")},
+        **{name: [[[[float]]]] for name in ("encoder", "decoder", "cross")},
+        "candidates": [[record({"token": str, "probability": float})]],
+    }
+)
+_WORD = record({"word": str, "probability": float, "text": str})
+_WORDS = record({"alternatives": [_WORD]})
+_SCORES = record({"scores": [record({"log_probability": _NUMBER, "tokens": int})]})
+_MODEL = record(
+    {
+        **_NAME,
+        **dict.fromkeys(("source_name", "target_name"), str),
+        **dict.fromkeys(("beam_size", "positions", "parameters"), int),
+    }
+)
+_LIMITS = record({"characters": int, "texts": int, "body": int})
+_MODELS = record({"models": [_MODEL], "limits": _LIMITS, "key_required": bool})
+_FAULT = {"code": str, "message": str, "field?": str, "limit?": float, "given?": {}}
+ERROR = {"error": record(_FAULT)}
+
+
+def operations(service: Service) -> list[Operation]:
+    """Return the operations of the protocol."""
+    config = service.config
+    text = limited(config)
+    start = {**text, "default": ""}
+    pair = {
+        f"{side}?": {"type": "string", "enum": list_codes(service, side)}
+        for side in ("source", "target")
+    }
+    beam_size = max(engine.beam_size for engine in service.engines.values())
+    options = {
+        "format?": FORMAT,
+        "n_best?": whole(1, beam_size, default=1),
+        "required?": several(config, several(config, text, least=0)),
+        "alignment?": {**describe((bool, {"enum": ["soft"]})), "default": False},
+        "split_newlines?": {"type": "boolean", "default": True},
+        "split_sentences?": {"type": "boolean", "default": True},
+        **pair,
+    }
+    texts, k = several(config, text), whole(1, MOST_CANDIDATES, default=MOST_CANDIDATES)
+    one = closed({"text": text, "prefix?": start, **options})
+    many = closed({"texts": describe((text, texts)), "prefixes?": texts, **options})
+    k_or_none = whole(0, MOST_CANDIDATES, default=0)
+    maps = closed({"text": text, "translation?": text, "k?": k_or_none, **pair})
+    words = closed({"text": text, "prefix?": start, "k?": k, **pair})
+    given = several(config, closed({"text": text, "translation": text}))
+    scores = closed({"pairs": given, **pair})
+    post = functools.partial(Operation, "POST")
+    either, events = describe((one, many)), "text/event-stream"
+    return [
+        post("/v1/translate", "Translate texts", _translate, _TRANSLATIONS, either),
+        post("/v1/translate/stream", "Translate by sentence", _stream, events, one),
+        post("/v1/attention", "Show attention weights", _attend, _ATTENTION, maps),
+        post("/v1/alternatives", "Find next words", _alternatives, _WORDS, words),
+        post("/v1/score", "Score given translations", _score, _SCORES, scores),
+        Operation("GET", "/v1/models", "List the models", _models, _MODELS),
+    ]
 
 
 def routes(service: Service) -> list[Route]:
     """Return the routes of the protocol."""
-    posts = {
-        "translate": _translate,
-        "translate/stream": _stream,
-        "attention": _attend,
-        "alternatives": _alternatives,
-        "score": _score,
-    }
-    return [
-        *(
-            Route(f"/v1/{name}", functools.partial(handle, service), methods=["POST"])
-            for name, handle in posts.items()
-        ),
-        Route("/v1/models", functools.partial(_models, service), methods=["GET"]),
-    ]
+    return [own.route(service) for own in operations(service)]
 
 
 def error(error: ServingError) -> Response:
@@ -61,45 +145,36 @@ def error(error: ServingError) -> Response:
     return refuse(error, {"error": error.to_json()})
 
 
-async def _translate(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    engine, queries, soft = _read_queries(service, fields)
+async def _translate(service: Service, given: Fields) -> Fields:
+    engine, queries, soft = _make_queries(service, given)
     times = Times()
     done = await service.translate(queries, times=times)
     if soft:
         _check_weights([result for each in done for result in each.sentences])
     translations = [
-        {
-            "text": each.text,
-            "sentences": [_show(own, soft) for own in each.sentences],
-            "alternatives": each.alternatives,
-            "unmet": each.unmet,
-        }
+        {"sentences": [_show(own, soft) for own in each.sentences], **_show_end(each)}
         for each in done
     ]
-    return answer(200, {"translations": translations, **_show_work(engine, times)})
+    return {"translations": translations, **_show_work(engine, times)}
 
 
-async def _stream(service: Service, request: Request) -> Response:
+async def _stream(service: Service, given: Fields) -> Response:
     """Answer with events. What is refused before the first one has a status."""
-    fields = await read_fields(request, service.config)
-    if fields.has("texts"):
-        raise ServingError(
-            400, "wrong_type", "a stream translates one text: send text", field="texts"
-        )
-    engine, queries, soft = _read_queries(service, fields)
-    events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+    engine, queries, soft = _make_queries(service, given)
+    events: asyncio.Queue[str | None] = asyncio.Queue()  # None: the last one is next
+
+    def put(name: str, data: Any) -> None:
+        events.put_nowait(_event(name, data))
 
     def begin(texts: list[Text]) -> None:
         pieces = [cut.piece for text in texts for cut in text.cuts]
         spans = [[piece.start, piece.stop] for piece in pieces]
-        start = {"sentences": len(spans), "source_spans": spans}
-        events.put_nowait(("start", start))
+        put("start", {"sentences": len(spans), "source_spans": spans})
 
     def sentence(_: int, index: int, result: SentenceResult) -> None:
         if soft:
             _check_weights([result])
-        events.put_nowait(("sentence", {"index": index, **_show(result, soft)}))
+        put("sentence", {"index": index, **_show(result, soft)})
 
     times = Times()
     work = asyncio.create_task(
@@ -108,8 +183,8 @@ async def _stream(service: Service, request: Request) -> Response:
 
     def end(done: asyncio.Task[Any]) -> None:
         if not done.cancelled():
-            done.exception()  # seen, also if nobody reads the event
-            events.put_nowait(("end", done))
+            done.exception()  # seen, also if nobody reads the events
+        events.put_nowait(None)
 
     work.add_done_callback(end)
     try:
@@ -117,65 +192,54 @@ async def _stream(service: Service, request: Request) -> Response:
     except BaseException:
         work.cancel()
         raise
-    # It has been queued or refused by now.
-    if work.done() and (fault := work.exception()) is not None:
-        raise fault
-    shown = _write_events(first, events, lambda: _show_work(engine, times))
-    return StreamingResponse(
-        _ending(shown, work), media_type="text/event-stream", headers=_EVENTS
-    )
+    if first is None:  # refused
+        await work
+
+    async def write() -> AsyncIterator[str]:
+        """Yield events; end the work that nobody reads any more."""
+        event = first
+        try:
+            while event is not None:
+                yield event
+                event = await _next(events)
+            yield _last_event(work, lambda: _show_work(engine, times))
+        finally:
+            work.cancel()
+
+    return StreamingResponse(write(), media_type="text/event-stream", headers=_EVENTS)
 
 
-async def _ending(
-    events: AsyncIterator[str], work: asyncio.Task[Any]
-) -> AsyncIterator[str]:
-    """Yield events; end the work that nobody reads any more."""
+async def _next(events: asyncio.Queue[str | None]) -> str | None:
     try:
-        async for event in events:
-            yield event
-    finally:
-        work.cancel()
+        async with asyncio.timeout(_SILENCE):
+            return await events.get()
+    except TimeoutError:
+        return ": still searching\n\n"
 
 
-async def _write_events(
-    first: tuple[str, Any],
-    events: asyncio.Queue[tuple[str, Any]],
-    show_work: Callable[[], dict[str, Any]],
-) -> AsyncIterator[str]:
-    name, data = first
-    while name != "end":
-        yield _event(name, data)
-        name = ""
-        while not name:
-            try:
-                async with asyncio.timeout(_SILENCE):
-                    name, data = await events.get()
-            except TimeoutError:
-                yield ": still searching\n\n"
-    fault = data.exception()
+def _last_event(
+    work: asyncio.Task[list[Translated]], show_work: Callable[[], Fields]
+) -> str:
+    fault = work.exception()
     if fault is None:
-        (done,) = data.result()
-        yield _event("done", _show_end(done) | show_work())
-        return
+        return _event("done", _show_end(work.result()[0]) | show_work())
     current().refused(fault)
     if not isinstance(fault, ServingError):
         fault = ServingError(500, "internal", "the server failed on this text")
-    yield _event("error", {"error": fault.to_json()})
+    return _event("error", {"error": fault.to_json()})
 
 
 def _event(name: str, data: Any) -> str:
     return f"event: {name}\ndata: {write_json(data)}\n\n"
 
 
-async def _attend(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    engine, text = _read_sentence(service, fields)
-    k = fields.whole("k", most=MOST_CANDIDATES, default=0)
-    translation = fields.text("translation", "")
-    if not fields.has("translation"):
+async def _attend(service: Service, given: Fields) -> Fields:
+    engine, text = _find_engine(service, given), given["text"]
+    translation = given["translation"]
+    if translation is None:
         query = Query(text, *engine.languages, sentences=False)
         translation = (await service.translate([query]))[0].text
-    maps, candidates = await service.attend(engine, text, translation, k)
+    maps, candidates = await service.attend(engine, text, translation, given["k"])
     weights = {
         kind: np.round(getattr(maps, kind).astype(np.float64), 4).tolist()
         for kind in ("encoder", "decoder", "cross")
@@ -184,43 +248,36 @@ async def _attend(service: Service, request: Request) -> Response:
         [{"token": token, "probability": probability} for token, probability in own]
         for own in candidates
     ]
-    return answer(
-        200,
-        {
-            "text": text,
-            "translation": translation,
-            "source_tokens": maps.source_tokens,
-            "target_tokens": maps.target_tokens,
-            "read_tokens": maps.read_tokens,
-            **weights,
-            "candidates": shown,
-        },
-    )
+    return {
+        "text": text,
+        "translation": translation,
+        "source_tokens": maps.source_tokens,
+        "target_tokens": maps.target_tokens,
+        "read_tokens": maps.read_tokens,
+        **weights,
+        "candidates": shown,
+    }
 
 
-async def _alternatives(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    engine, text = _read_sentence(service, fields)
-    prefix = fields.text("prefix", "")
-    k = fields.whole("k", least=1, most=MOST_CANDIDATES, default=MOST_CANDIDATES)
-    found = await service.alternatives(engine, text, prefix, k)
-    shown = [
-        {"word": each.word, "probability": each.probability, "text": each.text}
-        for each in found
-    ]
-    return answer(200, {"alternatives": shown})
+async def _alternatives(service: Service, given: Fields) -> Fields:
+    engine = _find_engine(service, given)
+    asked = given["text"], given["prefix"], given["k"]
+    found = await service.alternatives(engine, *asked)
+    return {
+        "alternatives": [
+            {"word": each.word, "probability": each.probability, "text": each.text}
+            for each in found
+        ]
+    }
 
 
-async def _score(service: Service, request: Request) -> Response:
-    fields = await read_fields(request, service.config)
-    engine = _read_engine(service, fields)
-    given = fields.objects("pairs")
-    pairs = [Pair(own.text("text"), own.text("translation")) for own in given]
-    scores = await service.score(engine, pairs)
-    return answer(200, {"scores": [score.to_json() for score in scores]})
+async def _score(service: Service, given: Fields) -> Fields:
+    pairs = [Pair(own["text"], own["translation"]) for own in given["pairs"]]
+    scores = await service.score(_find_engine(service, given), pairs)
+    return {"scores": [score.to_json() for score in scores]}
 
 
-async def _models(service: Service, request: Request) -> Response:
+async def _models(service: Service, given: Fields) -> Fields:
     models = [
         {
             **_name(engine),
@@ -239,61 +296,50 @@ async def _models(service: Service, request: Request) -> Response:
         "body": config.max_body,
     }
     needed = current().keys is not None
-    return answer(200, {"models": models, "limits": limits, "key_required": needed})
+    return {"models": models, "limits": limits, "key_required": needed}
 
 
-def _read_engine(service: Service, fields: Fields) -> TranslationEngine:
-    return service.engine(fields.text("source", ""), fields.text("target", ""))
+def _find_engine(service: Service, given: Fields) -> TranslationEngine:
+    return service.engine(given["source"] or "", given["target"] or "")
 
 
-def _read_sentence(service: Service, fields: Fields) -> tuple[TranslationEngine, str]:
-    return _read_engine(service, fields), fields.text("text")
-
-
-def _read_queries(
-    service: Service, fields: Fields
+def _make_queries(
+    service: Service, given: Fields
 ) -> tuple[TranslationEngine, list[Query], bool]:
-    """Read what translates, the texts, and whether alignments have weights."""
-    engine = _read_engine(service, fields)
-    single = fields.has("text")
-    if single and fields.has("texts"):
-        raise ServingError(
-            400, "wrong_type", "send text or texts, not both", field="texts"
-        )
-    texts = [fields.text("text")] if single else fields.texts("texts")
-    if single:
-        prefixes = [fields.text("prefix", "")]
+    """Return what translates, the texts, and whether alignments have weights."""
+    engine = _find_engine(service, given)
+    n_best = read(whole(1, engine.beam_size, 1), given["n_best"], "n_best")
+    if "text" in given:
+        texts, prefixes = [given["text"]], [given["prefix"]]
     else:
-        prefixes = fields.texts("prefixes", default=[""] * len(texts))
-    required = fields.text_lists("required", default=[[]] * len(texts))
-    for name, given in (("prefixes", prefixes), ("required", required)):
-        if len(given) != len(texts):
-            raise ServingError(
-                400,
-                "out_of_range",
-                f"{name} must be a list of one for each text, {len(texts)}, not"
-                f" {len(given)}",
-                field=name,
-                limit=len(texts),
-                given=len(given),
-            )
-    soft = fields.values.get("alignment") == "soft"
-    aligned = soft or fields.flag("alignment")
-    form = fields.choice("format", _FORMATS, default="text", code="bad_format")
-    common: dict[str, Any] = {
-        "source": engine.languages[0],
-        "target": engine.languages[1],
-        "format": form,
-        "n_best": fields.whole("n_best", least=1, most=engine.beam_size, default=1),
-        "alignment": aligned,
-        "split_newlines": fields.flag("split_newlines", default=True),
-        "sentences": fields.flag("split_sentences", default=True),
-    }
+        texts = listed(given["texts"])
+        prefixes = _one_each("prefixes", given, texts, "")
     queries = [
-        Query(text, prefix=prefix, required=tuple(filter(None, phrases)), **common)
-        for text, prefix, phrases in zip(texts, prefixes, required, strict=True)
+        Query(
+            text,
+            *engine.languages,
+            format=given["format"],
+            n_best=n_best,
+            prefix=prefix,
+            required=tuple(filter(None, phrases)),
+            alignment=bool(given["alignment"]),
+            split_newlines=given["split_newlines"],
+            sentences=given["split_sentences"],
+        )
+        for text, prefix, phrases in zip(
+            texts, prefixes, _one_each("required", given, texts, []), strict=True
+        )
     ]
-    return engine, queries, soft
+    return engine, queries, given["alignment"] == "soft"
+
+
+def _one_each(name: str, given: Fields, texts: list[str], default: Any) -> list[Any]:
+    """Return the value of a field for each text."""
+    found = given[name] or [default] * len(texts)
+    if len(found) != len(texts):
+        rule = f"a list of one for each text, {len(texts)}"
+        raise wrong(name, rule, found, "out_of_range", len(texts), len(found))
+    return found
 
 
 def _check_weights(results: Sequence[SentenceResult]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxformer.data.language_codes import short_code
 from jaxformer.translation.results import (
@@ -91,10 +91,21 @@ def join(
             line.
         spaces: white space before each part in the source.
     """
-    return [_join_row(row, spaces) for row in zip(*parts, strict=False)]
+    return [join_row(row, spaces) for row in zip(*parts, strict=False)]
 
 
-def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
+def join_row(
+    row: Sequence[Hypothesis],
+    spaces: Sequence[str],
+    spacing: Callable[[str, str, str], str] = spacing,
+) -> Hypothesis:
+    """Join translations of the parts of a line.
+
+    Args:
+        row: one of each part.
+        spaces: white space before each part in the source.
+        spacing: returns the white space between two of them, as :func:`spacing` does.
+    """
     text, alignments = "", []
     sources: list[int | None] = []
     targets: list[int | None] = []
@@ -105,9 +116,11 @@ def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
             sources = _join_words(sources, part.alignment.source_words, bool(space))
             targets = _join_words(targets, part.alignment.target_words, bool(between))
         text += between + part.text
-    whole = concatenate(alignments) if row[0].alignment is not None else None
-    if whole is not None:
-        whole = dataclasses.replace(whole, source_words=sources, target_words=targets)
+    whole = None
+    if alignments and len(alignments) == len(row):
+        whole = dataclasses.replace(
+            concatenate(alignments), source_words=sources, target_words=targets
+        )
     return concatenate_hypotheses(row, text, whole)
 
 

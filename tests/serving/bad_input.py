@@ -187,6 +187,9 @@ def _bad_fields(protocol):
             is_optional = protocol is NATIVE and value in (None, "")
             allowed = (200, 400) if is_optional else (400,)
             yield Bad(f"{field}, {name}", protocol.path, body, allowed=allowed)
+    unknown = json.dumps(json.loads(protocol.body()) | {"apiKey": "k"}).encode()
+    status = 400 if protocol is NATIVE else 200  # whose clients send such
+    yield Bad("unknown field", protocol.path, unknown, allowed=(status,))
     for field, value in {"source": "EN", "target": "DE", "target ": "en"}.items():
         body = protocol.body(**{field.strip(): value})
         allowed = (200, 400) if field != "source" else (200,)

@@ -59,6 +59,7 @@ class Fake:
         self.warm = (18, 18)  # programs compiled, of so many
         self.aborted = self.finished = 0  # streams
         self.break_off = False  # end a stream after its first event
+        self.held = False  # keep all sentences of a stream but the first
         self.canned: dict[str, dict[str, Any]] = {}  # the candidate of a sentence
         self.pairs = [
             ("en", "English", "de", "German"),
@@ -283,7 +284,8 @@ class _Routes:
                 if sentence in fake.canned:
                     found = [fake.canned[sentence]]
                 data = {"source": sentence, "source_span": [start, stop]}
-                await asyncio.sleep(fake.delays.get("each sentence", 0))
+                while fake.held and index:
+                    await asyncio.sleep(0.01)
                 yield event("sentence", {"index": index, **data, "hypotheses": found})
                 whole += text[end:start] + found[0]["text"]
                 end = stop

@@ -86,10 +86,16 @@ class Page:
         )
 
     def translate(self, text: str) -> None:
-        """Write a text and wait for the end of its translation."""
-        self.script("document.getElementById('status').textContent = ''")
-        self.write(text)
-        self.press("ENTER", held=("CONTROL",))  # without the pause
+        """Write a text and wait for the end of its translation, which begins without
+        the pause.
+        """
+        self.script(
+            "document.getElementById('status').textContent = '';"
+            "const area = document.getElementById('text'); area.value = arguments[0];"
+            "area.focus(); area.dispatchEvent(new KeyboardEvent("
+            "'keydown', {key: 'Enter', ctrlKey: true, bubbles: true}));",
+            text,
+        )
         self.wait(lambda: "in the queue" in self.text("#status"))
         self.wait(lambda: self.find("#tab-API"))  # its module is loaded when needed
 
@@ -99,6 +105,10 @@ class Page:
 
     def words(self, index: int = 0) -> list:
         return self.find(f"#output [role=button][data-sentence='{index}']")
+
+    def wait_for_words(self) -> None:
+        """Wait for the list of other words, which then has the focus."""
+        self.wait(lambda: self.focused == "options")
 
     def linked(self) -> tuple[list[str], list[str]]:
         """Return the marked words of the source and of the translation."""

@@ -138,7 +138,7 @@ def test_a_server_under_a_path_answers_with_and_without_it(path):
 
 def test_the_log_has_no_text():
     lines = []
-    post("/v1/translate?note=secret", {"text": "secret words"}, log=lines.append)
+    post("/v1/translate?api_key=secret", {"text": "secret words"}, log=lines.append)
     (call,) = lines
     assert call.route == "/v1/translate"
     assert (call.facts["sentences"], call.facts["characters"]) == (1, 12)

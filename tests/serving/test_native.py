@@ -88,6 +88,9 @@ def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
     [
         ({}, "missing", "texts"),
         ({"text": 1}, "wrong_type", "text"),
+        ({"text": "a", "n_bset": 2}, "unknown_field", "n_bset"),
+        ({"text": "a", "prefixes": ["x"]}, "unknown_field", "prefixes"),
+        ({"texts": ["a"], "prefix": "x"}, "unknown_field", "prefix"),
         ({"text": "a", "texts": ["a"]}, "wrong_type", "texts"),
         ({"text": "a", "source": "xx"}, "unknown_language", "source"),
         ({"text": "a", "format": "pdf"}, "bad_format", "format"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
 from openapi_spec_validator import validate
+from serving.asgi import ask, post, served
 from serving.fake_service import FakeService
 
 from jaxformer.serving.app import make_routes
@@ -41,3 +43,46 @@ def test_limits_and_languages_are_those_of_the_server():
     assert (text["maxLength"], texts["maxItems"]) == (5000, 50)
     query = document["paths"]["/v2/translate"]["get"]["parameters"]
     assert query[1]["schema"]["enum"] == ["DE", "PT-BR"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("post", "/translate", {"q": "a", "source": "en", "target": "de"}),
+        (
+            "post",
+            "/translate",
+            {"q": ["a"], "source": "auto", "target": "de", "alternatives": 2},
+        ),
+        ("get", "/languages", None),
+        ("get", "/frontend/settings", None),
+        ("post", "/v2/translate", {"text": "a", "target_lang": "DE"}),
+        ("get", "/v2/languages", None),
+        ("get", "/v2/usage", None),
+        ("post", "/v1/translate", {"text": "a", "n_best": 2, "alignment": "soft"}),
+        ("post", "/v1/translate", {"texts": ["a", "nothing"]}),
+        ("post", "/v1/attention", {"text": "a b", "k": 2}),
+        ("post", "/v1/alternatives", {"text": "a b", "prefix": "A"}),
+        ("post", "/v1/score", {"pairs": [{"text": "a", "translation": "A"}]}),
+        ("get", "/v1/models", None),
+        ("get", "/ready", None),
+        ("get", "/health", None),
+    ],
+)
+def test_answers_are_what_the_document_says(method, path, body):
+    """And what it says of a request is true of this one."""
+    operation = make_document(FakeService())["paths"][path][method]
+    if body:
+        content = operation["requestBody"]["content"]["application/json"]
+        jsonschema.validate(body, content["schema"])
+    found = served(lambda app, _: ask(app, method.upper(), path, body))
+    assert found.status == 200
+    content = operation["responses"]["200"]["content"]["application/json"]
+    jsonschema.validate(found.json, content["schema"])
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/translate", "/v1/translate"])
+def test_errors_are_what_the_document_says(path):
+    operation = make_document(FakeService())["paths"][path]["post"]
+    content = operation["responses"]["4XX"]["content"]["application/json"]
+    jsonschema.validate(post(path, {"n_best": 1e9}).json, content["schema"])

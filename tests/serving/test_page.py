@@ -8,12 +8,19 @@ from serving.opened_page import ANIMAL, FILE, GERMAN, TABS
 
 def test_typing_translates_after_a_pause_and_aborts_the_older_request(page):
     """No button is needed: a pause in typing sends a request, and more text ends it."""
+    page.script(  # the pause ends when the test says so, on a slow machine too
+        "const set = window.setTimeout; window.setTimeout = (run, delay) =>"
+        " delay === 250 ? (window.endPause = run, 0) : set(run, delay);"
+        "window.restore = () => { window.setTimeout = set; };"
+    )
     page.find("#text")[0].send_keys("Open the file.")
+    assert page.fake.asked("translate/stream") == []
+    page.script("window.endPause(); window.restore()")
     page.wait(lambda: page.output == "Öffnen das Datei.")
     assert [body["text"] for body in page.fake.asked("translate/stream")] == [
         "Open the file."
     ]
-    page.fake.delays = {"slow": 5}
+    page.fake.delays = {"slow": 60}
     page.write("slow file")
     page.wait(lambda: page.fake.asked("translate/stream")[-1]["text"] == "slow file")
     page.wait(lambda: page.find("#result.waiting.old"))  # shown after a while
@@ -42,7 +49,7 @@ def test_text_is_in_no_address_but_behind_the_hash(page):
     """
     page.translate(ANIMAL)
     page.words()[1].click()
-    page.wait(lambda: page.find("[role=option]"))
+    page.wait_for_words()
     page.press("ESCAPE")
     for tab in TABS:
         page.open_tab(tab)
@@ -81,11 +88,12 @@ def test_an_answer_comes_sentence_by_sentence(page):
     """The first sentence is there before the last; white space is the text's own, and
     signs of two halves before a sentence shift nothing.
     """
-    page.fake.delays = {"each sentence": 0.25}
+    page.fake.held = True
     text = f"  😀 {FILE}\n\n\tClose it!  \n"
     page.write(text)
     page.wait(lambda: page.texts("#output .sentence:not(.pending)"))
     assert page.find("#output .pending")
+    page.fake.held = False
     page.wait(lambda: "2 sentences" in page.text("#status"))
     wanted = "  😀 Öffnen das Datei in ein neues Fenster.\n\n\tSchließen es!  \n"
     assert page.output == wanted
@@ -94,6 +102,8 @@ def test_an_answer_comes_sentence_by_sentence(page):
     page.find("#copy")[0].click()
     assert page.script("return window.copied") == wanted
     page.wait(lambda: page.text("#copy") == "Copied")
+    page.find("#copy")[0].click()
+    page.wait(lambda: page.text("#copy") == "Copy")
 
 
 def test_unfinished_and_impossible_sentences_say_so(page):
@@ -123,6 +133,8 @@ def test_languages_are_swapped_with_the_texts(page):
     page.driver.refresh()
     page.wait(lambda: page.find("#source option"))
     assert not page.find("#swap")[0].is_enabled()
+    page.press("s", held=("CONTROL", "SHIFT"))
+    assert "not translate the other way" in page.text("#status")
 
 
 def test_works_under_a_path(page, browse):

@@ -47,6 +47,10 @@ def test_attention_of_any_sentence_and_translation_is_shown(page):
     assert len(colours) == 4
     page.find("#heads td button")[-1].click()
     assert page.text("#chosen") == "Cross-attention, layer 2, mean of all heads"
+    page.press("HOME", "ARROW_RIGHT")
+    assert page.text("#chosen") == "Cross-attention, layer 2, head 1"
+    page.press("END")
+    assert page.text("#chosen") == "Cross-attention, layer 2, mean of all heads"
     page.find("[aria-label=View] button")[1].click()
     assert page.find("#map svg rect")
     # What was chosen stays for the next sentence.

@@ -8,7 +8,7 @@ def test_another_word_continues_the_search_from_there(page):
     page.translate(THREE)
     page.script("arguments[0].focus()", page.words()[0])
     page.press("ARROW_RIGHT", "ARROW_RIGHT", "ENTER")
-    page.wait(lambda: page.find("[role=option]"))
+    page.wait_for_words()
     asked = {
         "text": ANIMAL,
         "prefix": "Das Tier",
@@ -32,7 +32,7 @@ def test_another_word_continues_the_search_from_there(page):
     assert page.texts("#trail button") == ["hat jenes ↶"]
     # A second choice, after which one undo takes it back, and the next one the first.
     page.press("ARROW_RIGHT", "ARROW_DOWN")
-    page.wait(lambda: page.find("[role=option]"))
+    page.wait_for_words()
     page.press("ARROW_UP", "ARROW_UP", "ENTER")  # round to the last
     page.wait(lambda: len(page.texts("#trail button")) == 2)
     page.wait(lambda: len(page.fake.asked("translate")) == 2)
@@ -54,11 +54,38 @@ def test_undo_without_a_choice_leaves_the_text(page):
     )
 
 
+def test_candidates_and_words_are_undone_in_turn(page):
+    """Each choice of a candidate is one of the trail, as that of a word; a choice that
+    there is not says so.
+    """
+    page.translate(FILE)
+    shown = [page.output]
+    page.press("2", held=("ALT",))
+    shown.append(page.output)
+    page.script("arguments[0].focus()", page.words()[4])
+    page.press("ENTER")
+    page.wait_for_words()
+    page.press("ENTER")
+    page.wait(lambda: "rest translated again" in page.text("#status"))
+    shown.append(page.output)
+    page.press("3", held=("ALT",))
+    assert page.texts("#trail button")[0] == "candidate 1 2 ↶"
+    assert len({*shown, page.output}) == 4
+    page.press("3", "9", held=("ALT",))  # taken already; not there
+    assert page.text("#status") == "There is no candidate 9."
+    while shown:
+        page.press("z", held=("CONTROL",))
+        assert page.output == shown.pop()
+    assert page.texts("#trail button") == []
+    page.press("z", held=("CONTROL",))
+    assert page.text("#status") == "Nothing to undo."
+
+
 def test_choices_last_while_the_text_grows(page):
     """A sentence whose source is unchanged keeps the words that were chosen in it."""
     page.translate(FILE)
     page.words()[1].click()
-    page.wait(lambda: page.find("[role=option]"))
+    page.wait_for_words()
     page.find("[role=option]")[2].click()
     page.wait(lambda: "rest translated again" in page.text("#status"))
     page.translate(FILE + " " + ANIMAL)
@@ -73,7 +100,7 @@ def test_the_list_of_words_closes(page):
     page.translate(FILE)
     for close in ("ESCAPE", "TAB"):
         page.words()[1].click()
-        page.wait(lambda: page.find("[role=option]"))
+        page.wait_for_words()
         page.press(close)
         assert not page.find("#others")[0].is_displayed()
         assert page.focused == "das"
@@ -85,6 +112,49 @@ def test_the_list_of_words_closes(page):
     page.script("arguments[0].focus()", page.words()[1])
     page.press("ESCAPE")
     assert page.focused == "text"
+
+
+def test_a_list_that_is_late_takes_no_focus(page):
+    """Who has moved on from a word, by an arrow key or Tab, gets no list of it."""
+    page.translate(FILE)
+    page.script(
+        "window.fetch = (path, {signal}) => new Promise(() => {"
+        " window.asked = signal; })"
+    )
+    for key, focused in (("ARROW_RIGHT", "Datei"), ("TAB", "copy")):
+        page.script("arguments[0].focus()", page.words()[1])
+        page.press("ENTER")
+        assert page.text("#others") == "Reading the model…"
+        page.press(key)
+        assert page.focused == focused
+        assert not page.find("#others")[0].is_displayed()
+        assert page.script("return asked.aborted")
+
+
+def test_the_caret_leads_into_the_translation(page):
+    """The sentence that is written is the current one; Escape and Tab lead from a word
+    of the text to its translation.
+    """
+    page.find("#text")[0].send_keys(FILE)
+    page.wait(lambda: page.output)
+    page.press(*f" {ANIMAL}")
+    page.wait(lambda: page.output.endswith(GERMAN) and page.find("#tab-API"))
+    assert page.text("#current") == f"Of: {ANIMAL}"
+    page.press("HOME", held=("CONTROL",))
+    page.press(*["ARROW_RIGHT"] * 5)
+    page.wait(lambda: page.linked() == (["the"], ["das"]))
+    assert page.text("#current") == f"Of: {FILE}"
+    page.press("ESCAPE")
+    assert page.focused == "das"
+    page.press("ESCAPE")
+    assert page.focused == "text"
+    page.press("TAB", "TAB", "TAB")
+    assert page.focused == "das"
+    # What is written now has no links, also not on the other side.
+    page.script("document.getElementById('text').focus()")
+    page.fake.delays = {"x": 60}
+    page.press("x")
+    page.wait(lambda: page.linked() == ([], []))
 
 
 def test_words_are_linked_both_ways(page):

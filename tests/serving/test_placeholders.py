@@ -84,6 +84,21 @@ def test_a_translation_without_the_mark_once_is_not_used(text):
     assert hide("Delete {name}").restore([translation(text)]) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "other", "kept"),
+    [
+        ("Open <b>{x}</b> now", "B2 A1 C3", "{x} <b> </b>"),
+        ("Open <b>it</b> now", "Y X", None),
+        ('Open <b id="1">it</b> now', "X Y", '<b id="1"> </b>'),
+        ('<x id="1"/> and <x id="2"/>', "Y X", '<x id="2"/> <x id="1"/>'),
+    ],
+)
+def test_tags_keep_their_order(text, other, kept):
+    """An element's end is not before its start; one tag alone may move."""
+    found = hide(text).restore([translation(other)])
+    assert [each.text for each in found] == ([kept] if kept else [])
+
+
 def test_a_mark_is_not_a_word_of_the_text():
     assert hide("X and {x}").text == "X and Y"
     assert hide("X and {x} and {y}").text == "X and A1 and B2"

@@ -44,7 +44,7 @@ def test_a_stream_sends_each_sentence_when_it_is_found():
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        ({"texts": ["a"]}, 400, "wrong_type"),
+        ({"texts": ["a"]}, 400, "unknown_field"),
         ({"text": "x" * 50}, 422, "sentence_too_long"),
         ({"text": "One. " * 30}, 413, "too_many_sentences"),
     ],

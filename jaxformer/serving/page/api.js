@@ -1,10 +1,10 @@
 // Requests to the server. Addresses are relative: the page works under any path.
 
-// A refusal, with what the server says about it.
+// A refusal. The server's message, which is part of a line elsewhere, becomes a sentence.
 class Failure extends Error {
-  constructor(status, {code, message, ...facts}, retryAfter) {
-    super(message);
-    Object.assign(this, {status, code, facts, retryAfter});
+  constructor(status, {code, message}, retryAfter) {
+    super(message.replace(/^./u, first => first.toUpperCase()).replace(/\w$/, "$&."));
+    Object.assign(this, {status, code, retryAfter});
   }
 }
 
@@ -20,20 +20,19 @@ function lose(error, facts) {
   throw error.name === "AbortError" ? error : new Failure(0, facts);
 }
 
-async function send(path, body, signal, allowed = []) {
+async function send(path, body, signal) {
   const headers = key ? {Authorization: `Bearer ${key}`} : {};
   if (body) headers["Content-Type"] = "application/json";
   const response = await fetch(path, {method: body ? "POST" : "GET", headers, signal,
     body: body && JSON.stringify(body), cache: "no-store"}).catch(error => lose(error, OFFLINE));
-  if (response.ok || allowed.includes(response.status)) return response;
+  if (response.ok) return response;
   const {error = {message: `The server answers ${response.status}.`}} =
     await response.json().catch(() => ({}));
   throw new Failure(response.status, error, Number(response.headers.get("Retry-After")));
 }
 
-// Return the answer's JSON, also of those of `allowed` that are no success.
-export async function ask(path, body, {signal, allowed} = {}) {
-  const response = await send(path, body, signal, allowed);
+export async function ask(path, body, signal) {
+  const response = await send(path, body, signal);
   return response.json().catch(error => lose(error, BROKEN));
 }
 
@@ -58,42 +57,43 @@ export async function* stream(path, body, signal) {
   }
 }
 
-// A notice in the place for problems, with an optional button.
-export function notify(message, {label, action, calm = false, detail} = {}) {
-  box.replaceChildren();
-  box.classList.toggle("calm", calm);
-  const line = add(box, "p", message);
-  if (detail) line.append(" ", detail);
-  if (label) add(box, "button", label).onclick = action;
+// Show a notice, with an optional button, and return its paragraph.
+export function notify(message, label, action) {
+  settle();
   box.hidden = false;
+  const line = add(box, "p", `${message} `);
+  if (label) {
+    add(box, "button", label).onclick = () => {
+      settle();
+      action();
+    };
+  }
+  return line;
 }
 
 export function settle() {
   clearInterval(retry);
+  if (box.contains(document.activeElement)) byId("text").focus();
   box.hidden = true;
+  box.className = "";
   box.replaceChildren();
 }
 
 // Forget that the server could not be reached.
 export function succeed() { tries = 0; }
 
+const pressButton = () => box.querySelector("button")?.click();
+
 // Count down, then try again; the seconds are no news for a screen reader.
 function countDown(message, seconds, action) {
-  clearInterval(retry);
-  const detail = document.createElement("span");
-  detail.setAttribute("aria-hidden", "true");
-  const tell = () => { detail.textContent = `Next try in ${seconds} s.`; };
-  tell();
-  const go = () => {
-    settle();
-    action();
+  const line = notify(message, "Try now", action);
+  const left = add(line, "span", undefined, {"aria-hidden": "true"});
+  const tell = () => {
+    if (seconds <= 0) pressButton();
+    left.textContent = `Next try in ${seconds--} s.`;
   };
-  notify(message, {detail, label: "Try now", action: go});
-  retry = setInterval(() => {
-    seconds -= 1;
-    if (seconds <= 0) go();
-    else tell();
-  }, 1000);
+  tell();
+  retry = setInterval(tell, 1000);
 }
 
 // Show a refusal with its cure.
@@ -105,7 +105,7 @@ export function fail(error, again) {
   else if (status === 0) {
     tries += 1;
     countDown(message, Math.min(30, 2 ** tries), again);
-    addEventListener("online", () => box.querySelector("button")?.click(), {once: true});
+    addEventListener("online", pressButton, {once: true});
   } else if (status === 429 || status === 503) countDown(message, retryAfter || 5, again);
   else {
     if (status === 403) {
@@ -113,26 +113,27 @@ export function fail(error, again) {
       byId("key").focus();
     }
     notify(status === 403 && !key ? "Write your key above." : message,
-      status >= 500 ? {label: "Try again", action: again} : {});
+      status >= 500 && "Try again", again);
   }
 }
 
 // Follow a server that still compiles until it is ready.
-async function warm(again) {
-  clearInterval(retry);
-  const meter = document.createElement("progress");
-  meter.setAttribute("aria-label", "Programs compiled");
-  notify("The server is warming up. Your text is translated as soon as it is ready.",
-    {calm: true, detail: meter});
+function warm(again) {
+  const line = notify(
+    "The server is warming up. Your text is translated as soon as it is ready.");
+  const meter = add(line, "progress", undefined, {"aria-label": "Programs compiled"});
+  box.className = "calm";
   const poll = async () => {
-    const answer = await ask("ready", undefined, {allowed: [503]});
-    if (answer.status === "ready") {
+    const {status, done, of} = await fetch("ready", {cache: "no-store"})
+      .then(response => response.json()).catch(error => lose(error, OFFLINE));
+    if (status === "ready") {
       settle();
       again();
-    } else if (answer.of) Object.assign(meter, {max: answer.of, value: answer.done});
+    } else if (of) Object.assign(meter, {max: of, value: done});
   };
-  retry = setInterval(() => poll().catch(error => fail(error, again)), 1000);
-  await poll().catch(error => fail(error, again));
+  const follow = () => poll().catch(error => fail(error, again));
+  retry = setInterval(follow, 1000);
+  follow();
 }
 
 // The same request as code: curl, Python without packages, JavaScript.

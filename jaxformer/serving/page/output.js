@@ -1,6 +1,6 @@
 // The translation, word by word: probabilities, links to the source, other words.
 import {ask} from "./api.js";
-import {choose, searchOptions, setCurrent} from "./serve.js";
+import {choose, languages, setCurrent, state} from "./serve.js";
 
 const UNSPACED = /^(zh|ja|th|lo|km|my|yue|bo|dz)\b/i;  // languages without spaces between words
 const MOST_OTHERS = 8;
@@ -15,11 +15,11 @@ const sourceWords = sentence =>
 const targetWords = ({text: translation, tokens = []}) =>
   wordsOf(translation, tokens, output.lang);
 
-// Turn places counted in code points, as Python counts, into places of a string.
-export function placesOf(text) {
-  const places = [0];
-  for (const sign of text) places.push(places.at(-1) + sign.length);
-  return place => places[Math.min(place, places.length - 1)];
+// The number of the sentence that has the caret, or else of the last one.
+export function sentenceAtCaret() {
+  const {sentences} = state;
+  const found = sentences.findIndex(each => text.selectionStart <= each.stop);
+  return found < 0 ? sentences.length - 1 : found;
 }
 
 // The span of each token in the text; null where it has none, as the end of sentence.
@@ -80,7 +80,7 @@ function linksOf(sentence, hypothesis) {
 export function differences(text, other) {
   const pieces = text.split(/(\s+)/), words = pieces.filter((_, i) => i % 2 === 0);
   const others = other.split(/\s+/);
-  const lengths = Array.from({length: words.length + 1}, () => new Array(others.length + 1).fill(0));
+  const lengths = Array.from([...words, ""], () => new Array(others.length + 1).fill(0));
   for (let i = words.length - 1; i >= 0; i--) {
     for (let j = others.length - 1; j >= 0; j--) {
       lengths[i][j] = words[i] === others[j] ? lengths[i + 1][j + 1] + 1
@@ -110,7 +110,8 @@ export function addBar(parent, probability, most = 1) {
 }
 
 // The whole translation as it is shown.
-export function composed({sentences, gaps}) {
+export function composed() {
+  const {sentences, gaps} = state;
   return sentences.map((each, i) => gaps[i] + (best(each)?.text ?? "")).join("")
     + gaps[sentences.length];
 }
@@ -127,12 +128,12 @@ function addWords(parent, of, words, make) {
 }
 
 // Draw the layer of marks under the text field: its words while the result is theirs.
-export function markSource({sentences, text: translated}) {
+export function markSource() {
   const given = text.value;
   mirror.replaceChildren();
   let end = 0;
-  if (given === translated) {
-    sentences.forEach((sentence, index) => {
+  if (given === state.text) {
+    state.sentences.forEach((sentence, index) => {
       mirror.append(given.slice(end, sentence.start));
       addWords(mirror, sentence.source, sourceWords(sentence), number => {
         const word = add(mirror, "span");
@@ -169,37 +170,37 @@ function addTranslation(parent, sentence, index) {
   }
 }
 
-function drawSentence(element, {sentences, current}) {
-  const index = Number(element.dataset.sentence), sentence = sentences[index];
+function drawSentence(element) {
+  const index = Number(element.dataset.sentence), sentence = state.sentences[index];
   const shown = best(sentence);
-  element.className = `sentence${index === current ? " current" : ""}${shown ? "" : " pending"}`;
+  element.className = "sentence";
+  element.classList.toggle("current", index === state.current);
+  element.classList.toggle("pending", !shown);
   element.replaceChildren();
   if (shown) addTranslation(element, sentence, index);
   else element.textContent = sentence.before?.[0]?.text ?? sentence.source;
 }
 
 // Draw the translation, or of an answer that still comes one sentence.
-export function drawOutput(state, one) {
+export function drawOutput(one) {
   const focused = output.contains(document.activeElement) && document.activeElement.dataset;
   if (open?.sentence === state.sentences[one] || one === undefined) closeOthers();
-  const drawn = output.querySelector(`.sentence[data-sentence="${one}"]`);
-  if (drawn) drawSentence(drawn, state);
+  if (output.children[one]) drawSentence(output.children[one]);
   else {
     output.replaceChildren();
     state.sentences.forEach((_, index) => {
       const element = document.createElement("span");
       element.dataset.sentence = index;
       output.append(state.gaps[index], element);
-      drawSentence(element, state);
+      drawSentence(element);
     });
     output.append(state.gaps[state.sentences.length]);
   }
   const again = focused && find(focused);
-  if (again || !output.querySelector("[tabindex='0']")) {
-    (again || output.querySelector("[role=button]"))?.setAttribute("tabindex", "0");
-  }
+  enterAt(again || find({sentence: state.current, word: 0})
+    || output.querySelector("[role=button]"));
   if (again !== document.activeElement) again?.focus?.();
-  markSource(state);
+  markSource();
 }
 
 function find({sentence, word}, parent = output) {
@@ -211,18 +212,24 @@ function unlink() {
 }
 
 // Mark a word and those that attention links to it on the other side.
-function link(state, {sentence: index, word}, fromSource) {
+function link({sentence: index, word}, fromSource) {
   unlink();
   const sentence = state.sentences[index], hypothesis = sentence && best(sentence);
   if (!hypothesis || text.value !== state.text) return;
-  const links = linksOf(sentence, hypothesis);
-  const side = fromSource ? 0 : 1, parents = [mirror, output];
-  find({sentence: index, word}, parents[side])?.classList.add("linked");
-  for (const pair of links) {
-    if (pair[side] !== Number(word)) continue;
-    const there = {sentence: index, word: pair[1 - side]};
-    find(there, parents[1 - side])?.classList.add("linked");
+  const here = fromSource ? 0 : 1, there = 1 - here;
+  const mark = (side, number) => find({sentence: index, word: number},
+    [mirror, output][side])?.classList.add("linked");
+  mark(here, word);
+  for (const pair of linksOf(sentence, hypothesis)) {
+    if (pair[here] === Number(word)) mark(there, pair[there]);
   }
+}
+
+// Let the Tab key enter the translation at this word.
+function enterAt(word) {
+  if (!word) return;
+  output.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+  word.tabIndex = 0;
 }
 
 // The list of other words.
@@ -243,7 +250,7 @@ function place(element) {
   others.style.top = `${word.bottom - box.top + 6}px`;
 }
 
-async function openOthers(state, element) {
+async function openOthers(element) {
   if (open?.element === element) {
     closeOthers(true);
     return;
@@ -257,14 +264,13 @@ async function openOthers(state, element) {
   element.setAttribute("aria-expanded", "true");
   setCurrent(index);
   note.textContent = "Reading the model\u2026";
-  note.hidden = false;
-  list.hidden = true;
+  list.replaceChildren();
   others.hidden = false;
   place(element);
   try {
-    const {source, target} = searchOptions(), prefix = hypothesis.text.slice(0, span[0]).trimEnd();
-    const body = {text: sentence.source, prefix, k: MOST_OTHERS, source, target};
-    const {alternatives} = await ask("v1/alternatives", body, {signal: controller.signal});
+    const prefix = hypothesis.text.slice(0, span[0]).trimEnd();
+    const body = {text: sentence.source, prefix, k: MOST_OTHERS, ...languages()};
+    const {alternatives} = await ask("v1/alternatives", body, controller.signal);
     if (open !== mine) return;
     fillOthers(alternatives);
   } catch (error) {
@@ -274,10 +280,7 @@ async function openOthers(state, element) {
 
 function fillOthers(alternatives) {
   const {element, span, whole} = open, word = whole.slice(...span);
-  list.replaceChildren();
   note.textContent = alternatives.length ? "" : "The model has no other word here.";
-  note.hidden = alternatives.length > 0;
-  list.hidden = !note.hidden;
   open.words = alternatives;
   alternatives.forEach((each, number) => {
     const option = add(list, "div", undefined, {role: "option", id: `option-${number}`,
@@ -303,49 +306,50 @@ function prefixEnd({word, text: completion}) {
 }
 
 function activate(number) {
-  const count = list.children.length;
-  open.active = (number + count) % count;
+  open.active = number;
   [...list.children].forEach((option, place) =>
     option.classList.toggle("active", place === open.active));
   list.setAttribute("aria-activedescendant", `option-${open.active}`);
 }
 
 function take(number) {
-  const {sentence, span, whole, words, element} = open, chosen = words[number];
+  const {sentence, span, whole, words} = open, chosen = words[number];
   const from = whole.slice(...span), prefix = chosen.text.slice(0, prefixEnd(chosen));
   closeOthers(true);
-  element.focus();
   if (chosen.word !== from) choose(sentence, from, chosen.word, prefix, chosen.text);
 }
 
-function moveAmong(element, key) {
-  const words = [...output.querySelectorAll("[role=button]")], place = words.indexOf(element);
-  const step = getComputedStyle(output).direction === "rtl" ? -1 : 1;
-  const next = {ArrowRight: place + step, ArrowLeft: place - step, Home: 0,
-    End: words.length - 1}[key];
-  if (next === undefined) return false;
-  words[Math.max(0, Math.min(words.length - 1, next))].focus();
-  return true;
+// Where a key moves from a place of `count`, in a circle; NaN for any other key.
+export function moved(key, place, count, back = "ArrowLeft", forth = "ArrowRight") {
+  const next = {[back]: place - 1, [forth]: place + 1, Home: 0, End: -1}[key];
+  return (next + count) % count;
 }
 
-export function initOutput(state) {
+function moveAmong(element, key) {
+  const words = [...output.querySelectorAll("[role=button]")];
+  const keys = getComputedStyle(output).direction === "rtl" ? ["ArrowRight", "ArrowLeft"] : [];
+  const next = words[moved(key, words.indexOf(element), words.length, ...keys)];
+  next?.focus();
+  return next;
+}
+
+export function initOutput() {
   const word = event => event.target.closest?.("#output [role=button]");
-  output.onclick = event => { if (word(event)) openOthers(state, word(event)); };
-  output.onpointerover = event => { if (word(event)) link(state, word(event).dataset, false); };
+  output.onclick = event => { if (word(event)) openOthers(word(event)); };
+  output.onpointerover = event => { if (word(event)) link(word(event).dataset, false); };
   output.onpointerout = unlink;
   output.addEventListener("focusin", event => {
     const element = word(event);
     if (!element) return;
-    output.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
-    element.tabIndex = 0;
+    enterAt(element);
     setCurrent(Number(element.dataset.sentence));
-    link(state, element.dataset, false);
+    link(element.dataset, false);
   });
   output.addEventListener("focusout", unlink);
   output.onkeydown = event => {
     const element = word(event), {key} = event;
     if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (["Enter", " ", "ArrowDown"].includes(key)) openOthers(state, element);
+    if (["Enter", " ", "ArrowDown"].includes(key)) openOthers(element);
     else if (key === "Escape") {
       if (open) closeOthers(true);
       else text.focus();
@@ -353,16 +357,16 @@ export function initOutput(state) {
     event.preventDefault();
   };
   list.onkeydown = event => {
-    const {key} = event, {active} = open;
-    const next = {ArrowDown: active + 1, ArrowUp: active - 1, Home: 0, End: -1}[key];
-    if (next !== undefined) activate(next);
+    const {key} = event;
+    const next = moved(key, open.active, list.children.length, "ArrowUp", "ArrowDown");
+    if (next >= 0) activate(next);
     else if (key === "Enter" || key === " ") take(open.active);
     else if (key === "Escape" || key === "Tab") closeOthers(true);
     else return;
     event.preventDefault();
   };
-  addEventListener("pointerdown", event => {
-    if (open && !others.contains(event.target) && !word(event)) closeOthers();
+  addEventListener("focusout", ({relatedTarget: next}) => {
+    if (open && next !== open.element && !others.contains(next)) closeOthers();
   });
   // The pointer is over the text field: the word is in the layer under it.
   const writing = byId("writing");
@@ -370,19 +374,20 @@ export function initOutput(state) {
   writing.onpointermove = event => {
     const under = document.elementsFromPoint(event.clientX, event.clientY)
       .find(element => element.parentElement === mirror);
-    if (under) link(state, under.dataset, true);
+    if (under) link(under.dataset, true);
     else unlink();
   };
   document.addEventListener("selectionchange", () => {
-    if (document.activeElement !== text || text.value !== state.text) return;
-    const caret = text.selectionStart;
-    const index = state.sentences.findIndex(each => caret <= each.stop);
-    if (index < 0) return;
+    if (document.activeElement !== text) return;
+    unlink();
+    if (text.value !== state.text) return;
+    const index = sentenceAtCaret(), sentence = state.sentences[index];
+    if (!sentence) return;
     setCurrent(index);
-    const sentence = state.sentences[index];
+    const caret = text.selectionStart - sentence.start;
     const number = sourceWords(sentence).findIndex(([start, stop]) =>
-      sentence.start + start <= caret && caret <= sentence.start + stop);
-    if (number >= 0) link(state, {sentence: index, word: number}, true);
-    else unlink();
+      start <= caret && caret <= stop);
+    if (number >= 0) link({sentence: index, word: number}, true);
+    enterAt(output.querySelector(".linked") ?? find({sentence: index, word: 0}));
   });
 }

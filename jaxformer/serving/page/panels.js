@@ -1,6 +1,6 @@
 // The tabs under the translation: candidates, attention, steps and the API.
 import {ask, examples, OFFLINE} from "./api.js";
-import {addBar, differences, percent} from "./output.js";
+import {addBar, differences, moved, percent} from "./output.js";
 
 const TABS = ["Candidates", "Attention", "Steps", "API"];
 const SHOWN_BEST = 8;  // tokens at each place of the steps
@@ -10,18 +10,15 @@ let shown = "Candidates", context = null, asked = "", maps = null, controller = 
 // Load what only the attention tab needs, once.
 let explorer;
 function loadExplorer() {
-  const load = (name, attributes) => new Promise((resolve, reject) => {
-    const element = add(document.head, name, undefined, attributes);
-    element.onload = resolve;
-    element.onerror = () => {
-      explorer = undefined;
-      reject(new Error(OFFLINE.message));
-    };
-  });
+  const load = (name, attributes) => new Promise((onload, onerror) =>
+    Object.assign(add(document.head, name, undefined, attributes), {onload, onerror}));
   explorer ??= Promise.all([
     load("link", {rel: "stylesheet", href: "static/attention.css"}),
     load("script", {src: "static/threads.js"}),
-  ]);
+  ]).catch(() => {
+    explorer = undefined;
+    throw new Error(OFFLINE.message);
+  });
   return explorer;
 }
 
@@ -65,7 +62,7 @@ async function fetchMaps({sentence, languages}) {
     controller?.abort();
     controller = new AbortController();
     asked = name;
-    maps = ask("v1/attention", body, {signal: controller.signal});
+    maps = ask("v1/attention", body, controller.signal);
     maps.catch(() => { if (asked === name) asked = ""; });
   }
   const answer = await maps;
@@ -103,16 +100,14 @@ function showSteps(root, maps) {
   const {tokens = [], token_log_probabilities: logarithms = []} =
     context.sentence.hypotheses[context.sentence.chosen];
   maps.target_tokens.forEach((token, place) => {
-    const row = add(list, "li");
+    const row = add(list, "li"), best = [...maps.candidates[place] ?? []];
     add(row, "span", place + 1, {class: "quiet"});
-    const best = maps.candidates[place] ?? [];
-    const known = best.find(each => each.token === token)?.probability
-      ?? (tokens[place] === token ? Math.exp(logarithms[place]) : undefined);
     add(row, "b", token);
     const tops = add(row, "span", undefined, {class: "tops"});
-    const all = known === undefined || best.some(each => each.token === token) ? best
-      : [...best, {token, probability: known}];
-    for (const each of all) {
+    if (tokens[place] === token && !best.some(each => each.token === token)) {
+      best.push({token, probability: Math.exp(logarithms[place])});
+    }
+    for (const each of best) {
       const chip = add(tops, "span", each.token + " ",
         {class: each.token === token ? "taken" : ""});
       chip.style.setProperty("--share", `${100 * each.probability}%`);
@@ -177,10 +172,9 @@ TABS.forEach((name, place) => {
     {role: "tabpanel", id: name, "aria-labelledby": tab.id, tabindex: name === "Steps" ? 0 : -1});
   tab.onclick = () => open(name);
   tab.onkeydown = event => {
-    const next = {ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: -1}[event.key];
-    if (next === undefined) return;
+    const other = TABS[moved(event.key, place, TABS.length)];
+    if (!other) return;
     event.preventDefault();
-    const other = TABS.at(next % TABS.length);
     open(other);
     byId(`tab-${other}`).focus();
   };

@@ -1,36 +1,36 @@
 // The page's state, and what happens when: typing, requests and their refusals, languages.
 import {ask, fail, notify, setKey, settle, stream, succeed} from "./api.js";
-import {closeOthers, composed, drawOutput, initOutput, markSource, placesOf} from "./output.js";
+import {closeOthers, composed, drawOutput, initOutput, markSource, sentenceAtCaret}
+  from "./output.js";
 
 const PAUSE = 250, SLOW = 300, MOST_BEST = 9;
 const REMEMBERED = "jaxformer.languages";
 const source = byId("source"), target = byId("target"), text = byId("text");
-const state = {
+export const state = {
   models: [], limits: {}, needsKey: false,
   turn: 0,  // number of the newest request: older answers are passed over
   text: "", sentences: [], gaps: [""], answer: null, current: 0,
-  choices: new Map(),  // {hypotheses, chosen} of source sentences in which a word was chosen
-  trail: [],  // those choices in their order
+  trail: [],  // choices of words and candidates: {source, from, to, before, after}
 };
 let timer, controller = new AbortController(), panels = null;
 
 const grouped = number => number.toLocaleString("en");
-const languages = () => ({source: source.value, target: target.value});
+export const languages = () => ({source: source.value, target: target.value});
 const model = () => state.models.find(each =>
   each.source === source.value && each.target === target.value);
 
-export function searchOptions() {
+function searchOptions() {
   return {...languages(), n_best: Math.min(MOST_BEST, model()?.beam_size ?? 1), alignment: true};
 }
 
-export function say(message) { byId("status").textContent = message; }
+function say(message) { byId("status").textContent = message; }
 
 function count() {
   const {characters} = state.limits, used = Array.from(text.value).length;
   const over = characters > 0 && used > characters;
   byId("count").textContent = !used ? ""
     : `${grouped(used)}${characters ? ` of ${grouped(characters)}` : ""} characters`;
-  byId("count").classList.toggle("over", over);
+  text.setAttribute("aria-invalid", over);
   byId("clear").hidden = byId("link").hidden = !used;
   byId("hint").hidden = used > 0;
   return over ? used - characters : 0;
@@ -49,20 +49,19 @@ function showDetails() {
 
 // Draw everything, or of an answer that still comes one sentence.
 export function draw(one) {
-  drawOutput(state, one);
+  drawOutput(one);
   byId("result").classList.toggle("several", state.sentences.length > 1);
   byId("legend").hidden = !state.sentences.some(each => each.hypotheses);
   const trail = byId("trail");
   trail.replaceChildren();
   trail.hidden = !state.trail.length;
-  if (state.trail.length) add(trail, "span", "Your choices", {class: "quiet"});
+  add(trail, "span", "Your choices", {class: "quiet"});
   state.trail.forEach((choice, place) => {
-    const name = `Undo ${choice.from} to ${choice.to}` + (place + 1 < state.trail.length
+    const title = `Undo ${choice.from} to ${choice.to}` + (place + 1 < state.trail.length
       ? ", and the choices after it" : "");
-    const button = add(trail, "button", undefined, {title: name});
+    const button = add(trail, "button", undefined, {title, "aria-label": title});
     add(button, "s", choice.from);
-    button.append(` ${choice.to} `);
-    add(button, "span", "\u21b6", {"aria-hidden": "true"});
+    button.append(` ${choice.to} \u21b6`);
     button.onclick = () => undo(place);
   });
   if (one === undefined || one === state.current) showDetails();
@@ -71,48 +70,53 @@ export function draw(one) {
 export function setCurrent(number) {
   if (number === state.current || !state.sentences[number]) return;
   state.current = number;
-  for (const element of document.querySelectorAll("#output .sentence")) {
-    element.classList.toggle("current", Number(element.dataset.sentence) === number);
-  }
+  const drawn = byId("output").children;
+  for (const element of drawn) element.classList.toggle("current", element === drawn[number]);
   showDetails();
+}
+
+const lastChoice = source => state.trail.findLast(each => each.source === source);
+
+// Show {hypotheses, chosen} wherever the text has this sentence.
+function put(source, found) {
+  for (const each of state.sentences) if (each.source === source) Object.assign(each, found);
+  draw();
+}
+
+function addChoice({source, hypotheses, chosen}, from, to, after) {
+  const choice = {source, from, to, before: {hypotheses, chosen}, after};
+  state.trail.push(choice);
+  put(source, after);
+  return choice;
 }
 
 function pick(rank) {
   const sentence = state.sentences[state.current];
-  if (!sentence?.hypotheses?.[rank]) return;
-  sentence.chosen = rank;
-  state.choices.set(sentence.source, {hypotheses: sentence.hypotheses, chosen: rank});
-  draw();
-  say(`Candidate ${rank + 1} of ${sentence.hypotheses.length} taken.`);
+  const {hypotheses = [], chosen} = sentence ?? {}, number = rank + 1;
+  if (hypotheses[rank] && rank !== chosen) {
+    addChoice(sentence, `candidate ${chosen + 1}`, number, {hypotheses, chosen: rank});
+  }
+  say(hypotheses[rank] ? `Candidate ${number} of ${hypotheses.length} taken.`
+    : `There is no candidate ${number}.`);
 }
 
 // Take a word: show the completion that came with it, and search again from there.
 export async function choose(sentence, from, word, prefix, completion) {
-  const before = {hypotheses: sentence.hypotheses, chosen: sentence.chosen};
-  const choice = {source: sentence.source, from, to: word, before};
-  const put = found => {
-    state.choices.set(sentence.source, found);
-    for (const each of state.sentences) {
-      if (each.source === sentence.source) Object.assign(each, found);
-    }
-    draw();
-  };
-  state.trail.push(choice);
-  put({hypotheses: [{text: completion, score: 0, log_probability: null, finished: true}],
-    chosen: 0});
+  const {source} = sentence;
+  const choice = addChoice(sentence, from, word, {chosen: 0,
+    hypotheses: [{text: completion, score: 0, log_probability: null, finished: true}]});
   say("Searching on from there\u2026");
   try {
-    const body = {text: sentence.source, prefix, split_sentences: false, ...searchOptions()};
+    const body = {text: source, prefix, split_sentences: false, ...searchOptions()};
     const answer = await ask("v1/translate", body);
-    if (state.trail.findLast(each => each.source === choice.source) !== choice) return;
-    put({hypotheses: answer.translations[0].sentences[0].hypotheses, chosen: 0});
-    say(`${word} taken, the rest translated again in ${milliseconds(answer.seconds)}.`);
+    choice.after.hypotheses = answer.translations[0].sentences[0].hypotheses;
+    if (lastChoice(source) !== choice) return;
+    put(source, choice.after);
+    say(`\u201c${word}\u201d taken, the rest translated again in `
+      + `${milliseconds(answer.seconds)}.`);
   } catch (error) {
     if (state.trail.includes(choice)) undo(state.trail.indexOf(choice));
-    fail(error, () => {
-      settle();
-      choose(sentence, from, word, prefix, completion);
-    });
+    fail(error, () => choose(sentence, from, word, prefix, completion));
   }
 }
 
@@ -120,11 +124,8 @@ export async function choose(sentence, from, word, prefix, completion) {
 function undo(place) {
   const focused = byId("trail").contains(document.activeElement);
   for (const {source: of, before} of state.trail.splice(place).reverse()) {
-    for (const each of state.sentences) if (each.source === of) Object.assign(each, before);
-    if (state.trail.some(other => other.source === of)) state.choices.set(of, before);
-    else state.choices.delete(of);
+    put(of, lastChoice(of)?.after ?? before);
   }
-  draw();
   say("Undone.");
   if (focused) {
     (byId("trail").querySelector("button:last-of-type")
@@ -134,11 +135,6 @@ function undo(place) {
 
 const milliseconds = seconds =>
   seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
-
-function forget() {
-  state.choices.clear();
-  state.trail = [];
-}
 
 export async function translate() {
   clearTimeout(timer);
@@ -150,8 +146,8 @@ export async function translate() {
   closeOthers();
   result.classList.remove("waiting", "old");
   if (!given.trim()) {
-    forget();
-    Object.assign(state, {text: "", sentences: [], gaps: [""], answer: null, current: 0});
+    Object.assign(state,
+      {text: "", sentences: [], gaps: [""], answer: null, current: 0, trail: []});
     draw();
     say("");
     return;
@@ -189,13 +185,14 @@ export async function translate() {
 let next = null;  // {text, sentences, gaps} of the answer that begins
 
 function begin(spans, given) {
-  const place = placesOf(given);
-  const sentences = spans.map(([start, stop], index) => {
-    const of = given.slice(place(start), place(stop));
+  const places = [0];  // the server counts code points, as Python does
+  for (const sign of given) places.push(places.at(-1) + sign.length);
+  const sentences = spans.map((span, index) => {
+    const [start, stop] = span.map(end => places[end]), of = given.slice(start, stop);
     const {hypotheses, chosen = 0} = state.sentences.find(each => each.source === of) ?? {};
     // What is shown until the answer comes: of this sentence, or of the one it was.
     const before = state.sentences[index]?.hypotheses;
-    return {source: of, start: place(start), stop: place(stop), hypotheses, chosen, before};
+    return {source: of, start, stop, hypotheses, chosen, before};
   });
   const ends = [0, ...sentences.map(each => each.stop)];
   const gaps = ends.map((end, index) => given.slice(end, sentences[index]?.start));
@@ -205,8 +202,9 @@ function begin(spans, given) {
 // Show the answer that begins in place of the last one.
 function turnOver() {
   if (state.sentences === next.sentences) return false;
+  const grows = state.sentences.length > 0;
   Object.assign(state, next);
-  state.current = Math.max(0, Math.min(state.current, state.sentences.length - 1));
+  state.current = grows ? sentenceAtCaret() : 0;
   byId("result").classList.remove("old");
   return true;
 }
@@ -215,8 +213,8 @@ function receive(event, data, given) {
   if (event === "start") begin(data.source_spans, given);
   else if (event === "sentence") {
     const {index, ...answer} = data, sentence = next.sentences[index];
-    const chosen = state.choices.get(sentence.source);
-    Object.assign(sentence, {answer, hypotheses: answer.hypotheses, chosen: 0, ...chosen});
+    Object.assign(sentence, {answer, hypotheses: answer.hypotheses, chosen: 0,
+      ...lastChoice(sentence.source)?.after});
     if (turnOver()) draw();
     else draw(index);
   } else if (event === "done") finish(data);
@@ -228,7 +226,8 @@ function finish({text: whole, alternatives, unmet, ...facts}) {
   const gaps = [];
   let end = 0;
   for (const {answer} of state.sentences) {
-    const translation = answer?.hypotheses[0]?.text ?? "", begins = whole.indexOf(translation, end);
+    const translation = answer?.hypotheses[0]?.text ?? "";
+    const begins = whole.indexOf(translation, end);
     if (begins < 0) break;
     gaps.push(whole.slice(end, begins));
     end = begins + translation.length;
@@ -250,7 +249,7 @@ function finish({text: whole, alternatives, unmet, ...facts}) {
 
 // Copy, where the browser forbids it by a selection, and say so on the button.
 export async function copy(what, button) {
-  const name = button.textContent;
+  button.dataset.name ??= button.textContent;
   try {
     await navigator.clipboard.writeText(what);
   } catch {
@@ -263,7 +262,7 @@ export async function copy(what, button) {
   }
   button.textContent = "Copied";
   say("Copied.");
-  setTimeout(() => { button.textContent = name; }, 1500);
+  setTimeout(() => { button.textContent = button.dataset.name; }, 1500);
 }
 
 function fill(select, pairs, chosen) {
@@ -300,14 +299,13 @@ function remember(pair) {
 function changeLanguages(from, to) {
   setLanguages(from, to);
   remember(`${source.value}/${target.value}`);
-  forget();
-  state.sentences = [];
+  Object.assign(state, {sentences: [], trail: []});
   translate();
 }
 
 function swap() {
-  if (byId("swap").disabled) return;
-  if (state.sentences.length) text.value = composed(state);
+  if (byId("swap").disabled) return say("This server does not translate the other way.");
+  if (state.sentences.length) text.value = composed();
   changeLanguages(target.value, source.value);
 }
 
@@ -340,7 +338,7 @@ function listen() {
   text.oninput = () => {
     clearTimeout(timer);
     count();
-    markSource(state);
+    markSource();
     timer = setTimeout(translate, PAUSE);
   };
   byId("languages").onsubmit = event => event.preventDefault();
@@ -355,7 +353,7 @@ function listen() {
     document.execCommand("delete");
     translate();
   };
-  byId("copy").onclick = event => copy(composed(state), event.currentTarget);
+  byId("copy").onclick = event => copy(composed(), event.currentTarget);
   byId("link").onclick = event => copy(location.href.split("#")[0]
     + `#${source.value}/${target.value}/${encodeURIComponent(text.value)}`, event.currentTarget);
   byId("open-help").onclick = () => byId("help").showModal();
@@ -364,19 +362,22 @@ function listen() {
     const {key, code, ctrlKey, metaKey, altKey, shiftKey} = event, main = ctrlKey || metaKey;
     const typing = /^(TEXTAREA|INPUT|SELECT)$/.test(document.activeElement.tagName);
     let action;
-    if (byId("help").open) return;
+    if (byId("help").open || event.defaultPrevented) return;
     if (main && key === "Enter") action = translate;
     else if (main && shiftKey && code === "KeyS") action = swap;
     else if (main && !shiftKey && code === "KeyZ" && !typing) {  // else browsers do
-      action = () => state.trail[0] && undo(state.trail.length - 1);
+      action = () => state.trail[0] ? undo(state.trail.length - 1) : say("Nothing to undo.");
     } else if (altKey && !main && /^Digit[1-9]$/.test(code)) action = () => pick(code.at(-1) - 1);
     else if (key === "?" && !typing) action = () => byId("help").showModal();
+    else if (key === "Escape" && document.activeElement === text && !event.isComposing) {
+      action = () => document.querySelector("#output [tabindex='0']")?.focus();
+    }
     if (!action) return;
     event.preventDefault();
     action();
   });
 }
 
-initOutput(state);
+initOutput();
 listen();
 start();

@@ -4,7 +4,8 @@
 
 const LONGEST = 18;  // characters of a label of the matrix
 const FAINTEST = 0.03;  // thinner threads are not drawn
-const MOVES = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
+const MOVES = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+  Home: [0, -Infinity], End: [0, Infinity]};
 let redraw = () => {};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
 
