@@ -33,9 +33,8 @@ _PLACEHOLDER = re.compile(
 )
 # An element's tag, which pairs with another.
 _TAG = re.compile(r"<.*[^/]>", re.DOTALL)
-# The first of these that is long enough without the words of a sentence. Letters alone
-# leave no digits elsewhere in a translation, but a third one is often forgotten.
-_MARKS = ["X", "Y"], ["A1", "B2", "C3", "D4", "E5", "F6"]
+# Marks with other letters and other digits are often mixed, as A1 and B2 to A12.
+_MARKS = [f"F{number}" for number in range(1, 9)]
 # A sentence with more placeholders is translated piece by piece at once.
 _MOST = 4
 
@@ -160,17 +159,14 @@ def hide(text: str) -> Hidden | None:
     Example:
         >>> hidden = hide("Delete {name}?")
         >>> hidden.text, hidden.marks, hidden.fragments
-        ('Delete X?', ['X'], ['Delete'])
+        ('Delete F1?', ['F1'], ['Delete'])
     """
     pieces = _PLACEHOLDER.split(text)
     count = len(pieces) // 2
     if not count:
         return None
-    for marks in _MARKS:
-        free = [mark for mark in marks if not _pattern([mark]).search(text)]
-        if count <= min(len(free), _MOST):
-            return Hidden(pieces, free[:count])
-    return Hidden(pieces, [])
+    free = [mark for mark in _MARKS if not _pattern([mark]).search(text)]
+    return Hidden(pieces, free[:count] if count <= min(len(free), _MOST) else [])
 
 
 def _pattern(marks: Sequence[str]) -> re.Pattern[str]:

@@ -88,7 +88,7 @@ class FakeEngine:
         if prefix:
             made = [*prefix.split(), *made[len(prefix.split()) :]]
         if "forget" in words:
-            made = [word for word in made if word.strip(".") != "X"]
+            made = [word for word in made if word.strip(".") != "F1"]
             required = ()
         text = " ".join(made)
         made += [word for word in required if word not in ("impossible", *text.split())]

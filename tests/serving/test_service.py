@@ -107,7 +107,7 @@ def test_placeholders_survive():
     engine = FakeEngine()
     (done,) = translate(Query("Delete {name} now. Done."), engine=engine)
     assert done.text == "DELETE {name} NOW. DONE."
-    assert engine.batches == [(TERMS, ["Delete X now."]), (PLAIN, ["Done."])]
+    assert engine.batches == [(TERMS, ["Delete F1 now."]), (PLAIN, ["Done."])]
 
 
 def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
