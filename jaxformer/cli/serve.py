@@ -46,10 +46,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     more: Any = {"action": "append", "metavar": "CODE"}
     add("--to", "--target_language", dest="target_language", help=to, **more)
     add("--from", dest="source_language", help=read, **more)
+    terms = (
+        "terms that translations keep to, each on a line with a tab and its"
+        " translation; of several pairs, once for each, as en-de:FILE"
+    )
     add_options(
         add,
         ("cors", str, "ORIGIN", "whose pages may read answers, or *; may be repeated"),
         ("allowed_host", str, "NAME", "a name that clients may use; may be repeated"),
+        ("glossary", str, "[PAIR:]FILE", terms),
         ("trusted_proxy", str, "IP", "X-Forwarded-For of it is believed; repeatable"),
         repeated=True,
     )
@@ -68,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
     if not options.workdir:
         raise UsageError("--workdir is missing: name the directory of a trained run")
     with naming_flags("serving"):
-        names = {"cors", "allowed_host", "trusted_proxy"}
+        names = ("cors", "allowed_host", "trusted_proxy", "glossary")
         lists = {name: vars(options)[name] for name in names}
         site = Site(**asked_keys(options, Site), **lists)
         config = ServingConfig(**asked_keys(options, ServingConfig))

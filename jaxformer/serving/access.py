@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from jaxformer.errors import InputError
-from jaxformer.files import describe
+from jaxformer.serving.config import read_entries
 from jaxformer.serving.errors import ServingError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -36,42 +36,20 @@ class Keys:
     def load(cls, path: str | Path) -> Keys:
         """Read a file of lines ``name:digest``, see :func:`make_key`.
 
-        Empty lines and lines that begin with ``#`` are passed over.
-
         Raises:
-            InputError: the file cannot be read or has no key; a line has another form,
-                or a name that another line has.
+            InputError: see :func:`~jaxformer.serving.config.read_entries`.
         """
-        try:
-            lines = Path(path).read_text("utf-8").splitlines()
-        except OSError as error:
-            raise InputError(
-                f"cannot read the keys in {path}: {describe(error)}"
-            ) from None
-        except UnicodeDecodeError:
-            raise InputError(
-                f"the keys in {path} must be UTF-8: encode it so"
-            ) from None
-        digests: dict[str, str] = {}
-        for number, line in enumerate(map(str.strip, lines), 1):
-            if not line or line.startswith("#"):
-                continue
+
+        def parse(line: str) -> tuple[str, str] | None:
             name, _, digest = line.partition(":")
-            # The line is not shown, for it may have the key itself.
-            if not _NAME.fullmatch(name) or not _DIGEST.fullmatch(digest.lower()):
-                raise InputError(
-                    f"{path}, line {number} must be a name of letters and digits, a"
-                    " colon, and the SHA-256 digest of a key in hexadecimal"
-                )
-            if name in digests:
-                raise InputError(
-                    f"{path}, line {number} has the name {name} of an earlier line:"
-                    " name it otherwise"
-                )
-            digests[name] = digest.lower()
-        if not digests:
-            raise InputError(f"{path} has no keys: add one")
-        return cls(digests)
+            is_one = _NAME.fullmatch(name) and _DIGEST.fullmatch(digest.lower())
+            return (name, digest.lower()) if is_one else None
+
+        form = (
+            "a name of letters and digits, a colon, and the SHA-256 digest of a key in"
+            " hexadecimal"
+        )
+        return cls(read_entries(path, "keys", parse, entry="name", form=form))
 
     def find(self, key: str) -> str | None:
         """Return the name of a key, or None if it is unknown.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from jaxformer.errors import InputError, check_keys, key
+from jaxformer.files import describe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Site:
         cors: origins whose pages may read answers, or ``*``.
         allowed_host: names that clients may use.
         trusted_proxy: addresses whose ``X-Forwarded-For`` is believed.
+        glossary: ``FILE``, or ``en-de:FILE`` where several pairs are served.
 
     Raises:
         InputError: a value is out of range.
@@ -99,12 +102,6 @@ class Site:
         flag="FILE",
         help="clients need a key; each line is a name, a colon and the key's SHA-256",
     )
-    glossary: str | None = key(
-        None,
-        flag="FILE",
-        help="terms that translations keep to; each line is a term, a tab and its"
-        " translation",
-    )
     no_page: bool = key(False, help="no page, only the interfaces of programs")
     log: str = key(
         "json",
@@ -116,6 +113,7 @@ class Site:
     cors: Sequence[str] = ()
     allowed_host: Sequence[str] = ()
     trusted_proxy: Sequence[str] = ()
+    glossary: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -138,6 +136,56 @@ class Site:
                     f"serving.trusted_proxy must be like 127.0.0.1, not {address!r}: an"
                     " IP address or network; or *"
                 )
+
+
+def read_entries(
+    path: str | Path,
+    kind: str,
+    parse: Callable[[str], tuple[str, str] | None],
+    *,
+    entry: str,
+    form: str,
+) -> dict[str, str]:
+    """Read a file of names and values, one of each on a line, in UTF-8.
+
+    Empty lines and lines that begin with ``#`` are passed over.
+
+    Args:
+        path: of the file.
+        kind: what the file has, such as ``keys``. Those are not shown in errors.
+        parse: returns the name and value of a line; None: it has another form.
+        entry: a word for a name.
+        form: that a line must have.
+
+    Raises:
+        InputError: the file cannot be read, has no line, or one of another form or with
+            the name of another.
+    """
+    try:
+        lines = Path(path).read_text("utf-8-sig").split("\n")
+    except OSError as error:
+        raise InputError(
+            f"cannot read the {kind} in {path}: {describe(error)}; name another file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"the {kind} in {path} must be UTF-8: encode it so") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        parsed = parse(line)
+        if parsed is None:
+            shown = "" if kind == "keys" else f", not {line!r}"
+            raise InputError(f"{path}, line {number} must be {form}{shown}")
+        if parsed[0] in found:
+            raise InputError(
+                f"{path}, line {number} has the {entry} {parsed[0]!r} of an earlier"
+                " line: leave one out"
+            )
+        found.update([parsed])
+    if not found:
+        raise InputError(f"{path} has no {kind}: add one")
+    return found
 
 
 def _is_network(address: str) -> bool:

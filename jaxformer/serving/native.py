@@ -21,6 +21,7 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import refuse, write_json
 from jaxformer.serving.languages import list_codes, name_language
 from jaxformer.serving.operations import Operation
+from jaxformer.serving.placeholders import Hidden, hide
 from jaxformer.serving.schema import (
     FORMAT,
     closed,
@@ -35,6 +36,7 @@ from jaxformer.serving.schema import (
 )
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
+from jaxformer.serving.words import Alternative
 
 _SILENCE = 15.0
 """Seconds of a stream after which a comment keeps proxies from closing it."""
@@ -260,15 +262,37 @@ async def _attend(service: Service, given: Fields) -> Fields:
 
 
 async def _alternatives(service: Service, given: Fields) -> Fields:
-    engine = _find_engine(service, given)
-    asked = given["text"], given["prefix"], given["k"]
-    found = await service.alternatives(engine, *asked)
-    return {
-        "alternatives": [
-            {"word": each.word, "probability": each.probability, "text": each.text}
-            for each in found
-        ]
-    }
+    engine, text, k = _find_engine(service, given), given["text"], given["k"]
+    hidden = hide(text)
+    if hidden is None:
+        found = await service.alternatives(engine, text, given["prefix"], k)
+    else:
+        found = await _find_around(hidden, service, engine, given)
+    return {"alternatives": [each._asdict() for each in found]}
+
+
+async def _find_around(
+    hidden: Hidden, service: Service, engine: TranslationEngine, given: Fields
+) -> list[Alternative]:
+    """Find the next words of a sentence with placeholders, which stay."""
+    if not hidden.text:  # it has too many
+        return []
+    prefix = hidden.hide(given["prefix"])
+    found = await service.alternatives(engine, hidden.text, prefix, given["k"])
+    starts = []
+    for each in found:
+        end = each.text.find(each.word, len(prefix)) + len(each.word)
+        starts.append(hidden.show(each.text[:end]))
+    queries = [
+        Query(given["text"], *engine.languages, prefix=start, sentences=False)
+        for start in starts
+    ]
+    done = await service.translate(queries)
+    return [
+        Alternative(hidden.show(each.word), each.probability, own.text)
+        for each, start, own in zip(found, starts, done, strict=True)
+        if own.text.startswith(start)
+    ]
 
 
 async def _score(service: Service, given: Fields) -> Fields:

@@ -77,7 +77,7 @@ class Hidden:
         return [
             dataclasses.replace(
                 each,
-                text=self._show(each.text),
+                text=self.show(each.text),
                 alignment=each.alignment and self._count(each.alignment, each.text),
             )
             for each in found
@@ -89,14 +89,15 @@ class Hidden:
         tags = [mark for mark in found if _TAG.fullmatch(self._placeholders[mark])]
         return sorted(found) == self.marks and tags == sorted(tags)
 
-    def _show(self, text: str) -> str:
+    def show(self, text: str) -> str:
+        """Return a text with placeholders in place of its marks."""
         return _pattern(self.marks).sub(lambda mark: self._placeholders[mark[0]], text)
 
     def _count(self, alignment: Alignment, text: str) -> Alignment:
         """Number the words as they are with the placeholders, which may be several."""
 
         def number(words: Sequence[int | None], shown: str) -> list[int | None]:
-            lengths = [len(self._show(word).split()) for word in shown.split()]
+            lengths = [len(self.show(word).split()) for word in shown.split()]
             starts = [0, *accumulate(lengths[:-1])]
             last = len(starts) - 1
             return [None if word is None else starts[min(word, last)] for word in words]

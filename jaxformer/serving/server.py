@@ -31,7 +31,7 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
 from jaxformer.serving.service import Service
-from jaxformer.serving.terms import Glossary
+from jaxformer.serving.terms import load_glossaries
 
 _KEEP_ALIVE = 5  # seconds
 
@@ -59,10 +59,10 @@ def serve(
     """
     begun = time.monotonic()
     keys = Keys.load(site.keys) if site.keys else None
-    glossary = Glossary.load(site.glossary) if site.glossary else None
+    glossaries = load_glossaries(site.glossary)
     hosts = allowed_hosts(site.host, site.allowed_host)
     with contextlib.closing(bind(site.host, site.port)) as bound:
-        service = Service(load(), config, glossary=glossary)
+        service = Service(load(), config, glossaries=glossaries)
         app = make_app(
             service,
             page=not site.no_page,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -65,29 +65,35 @@ class Service:
         engines: Sequence[TranslationEngine],
         config: ServingConfig,
         *,
-        glossary: Glossary | None = None,
+        glossaries: Mapping[str, Glossary] | None = None,
     ) -> None:
         """Take engines that have loaded their runs.
 
         Args:
             engines: one for each pair of languages.
             config: of the server.
-            glossary: whose terms translations contain.
+            glossaries: whose terms translations contain, by pair, such as ``en-de``;
+                an empty text is the only pair.
 
         Raises:
-            InputError: two engines translate the same pair.
+            InputError: two engines translate the same pair, or none that of a glossary.
         """
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
         for engine in engines:
             other = self.engines.setdefault(engine.languages, engine)
             if other is not engine:
-                pair = "-".join(engine.languages)
+                names = f"{other.name} and {engine.name}"
+                if engine.name == other.name:
+                    names = f"two runs named {engine.name}"
                 raise InputError(
-                    f"{other.name} and {engine.name} both translate {pair}: serve one"
-                    " of them"
+                    "each run must translate a pair of languages of its own, but"
+                    f" {names} both translate {'-'.join(engine.languages)}: leave one"
+                    " out"
                 )
         self.config = config
-        self.glossary = glossary
+        self.glossaries = {
+            self._find_pair(name): own for name, own in (glossaries or {}).items()
+        }
         self.state: Literal["warming", "ready", "draining"] = "warming"
         self.done = 0
         self.error: BaseException | None = None
@@ -213,6 +219,16 @@ class Service:
             given=asked[field] or None,
         )
 
+    def _find_pair(self, name: str) -> tuple[str, str]:
+        source, _, target = name.partition("-")
+        try:
+            return self.engine(source, target).languages
+        except ServingError as error:
+            raise InputError(
+                "a glossary must be of one pair of languages, as in"
+                f" --glossary=en-de:FILE: {error.message}"
+            ) from None
+
     def languages(self) -> list[Language]:
         """List the languages of all texts and translations, by code."""
         codes = sorted({code for pair in self.engines for code in pair})
@@ -317,7 +333,7 @@ class Service:
         self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
     ) -> list[Text]:
         texts = [
-            Text(query, engine, self.glossary)
+            Text(query, engine, self.glossaries.get(engine.languages))
             for query, engine in zip(queries, engines, strict=True)
         ]
         self.batcher.check(sum(len(text.cuts) for text in texts))

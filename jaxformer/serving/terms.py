@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
+from jaxformer.serving.config import read_entries
 from jaxformer.translation.paragraphs import is_unspaced
 
+_PAIR = re.compile(r"([A-Za-z]\w+-[A-Za-z][\w-]+):(.+)", re.DOTALL)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -47,33 +48,19 @@ class Glossary:
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
-        """Read a file of lines with a term, a tab, and its translation, in UTF-8.
-
-        Empty lines and lines that begin with ``#`` are passed over.
+        """Read a file of lines with a term, a tab, and its translation.
 
         Raises:
-            InputError: the file cannot be read or has no term; a line has another form,
-                or the term of another line.
+            InputError: see :func:`~jaxformer.serving.config.read_entries`.
         """
-        terms: dict[str, str] = {}
-        for number, line in enumerate(read_lines(path), start=1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            term, *rest = map(str.strip, line.split("\t"))
-            if not _TOKEN.search(term) or len(rest) != 1 or not rest[0]:
-                raise InputError(
-                    f"{path}, line {number} must be a term, a tab, and its translation,"
-                    f" not {line!r}"
-                )
-            if term in terms:
-                raise InputError(
-                    f"{path}, line {number} has the term {term!r} of an earlier line:"
-                    " leave one out"
-                )
-            terms[term] = rest[0]
-        if not terms:
-            raise InputError(f"{path} has no terms: add one")
-        return cls(terms)
+
+        def parse(line: str) -> tuple[str, str] | None:
+            term, _, translation = map(str.strip, line.partition("\t"))
+            is_one = _TOKEN.search(term) and translation and "\t" not in translation
+            return (term, translation) if is_one else None
+
+        form = "a term, a tab, and its translation"
+        return cls(read_entries(path, "terms", parse, entry="term", form=form))
 
     def terms_in(self, text: str) -> list[str]:
         """Return the translations of the terms in a text, each once, in its order."""
@@ -95,6 +82,31 @@ class Glossary:
         """
         words = _join(translation)
         return [term for term in self.terms_in(text) if _join(term) not in words]
+
+
+def load_glossaries(names: Sequence[str]) -> dict[str, Glossary]:
+    """Read glossaries, each of a pair of languages.
+
+    Args:
+        names: ``FILE`` or ``PAIR:FILE``, of a pair such as ``en-de``.
+
+    Returns:
+        By pair; that of no pair by an empty text.
+
+    Raises:
+        InputError: a file cannot be read, or a pair has two.
+    """
+    found: dict[str, Glossary] = {}
+    for name in names:
+        match = _PAIR.fullmatch(name)
+        pair, path = match.groups() if match else ("", name)
+        if pair in found:
+            raise InputError(
+                f"--glossary must be of one file for each pair, and {name} is another"
+                f" for {pair or 'it'}: put the terms into one file"
+            )
+        found[pair] = Glossary.load(path)
+    return found
 
 
 def _join(text: str) -> str:

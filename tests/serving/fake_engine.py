@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from jaxformer.errors import InputError
 from jaxformer.serving.engine import EncodedSentence
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import SearchKind
+from jaxformer.serving.words import Alternative
 from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
 
 
@@ -130,14 +130,10 @@ class FakeEngine:
         found = Attention(source, target, ["<s>", *target[:-1]], *maps, cross)
         return found, [[(token, 0.5)] * k for token in target]
 
-    def alternatives(self, text: str, prefix: str, k: int) -> list[Any]:
-        words = text.upper().split()[len(prefix.split()) :][:1] or [""]
-
-        class Found:
-            word, probability = words[0], 0.5
-            text = f"{prefix} {words[0]}".strip()
-
-        return [Found()] * k
+    def alternatives(self, text: str, prefix: str, k: int) -> list[Alternative]:
+        words = text.upper().split()[len(prefix.split()) :] or [""]
+        whole = f"{prefix} {' '.join(words)}".strip()
+        return [Alternative(words[0], 0.5, whole)] * k
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
         return [PairScore(-1.5, len(pair.target.split())) for pair in pairs]

@@ -54,7 +54,7 @@ def test_other_keys_are_unknown(keys, key):
         (":" + "0" * 64, "line 1 must be a name"),
         ("x:" + "0" * 63, "line 1 must be a name"),
         ("x:" + "g" * 64, "line 1 must be a name"),
-        ("x:" + "0" * 64 + "\nx:" + "1" * 64, "line 2 has the name x"),
+        ("x:" + "0" * 64 + "\nx:" + "1" * 64, "line 2 has the name 'x'"),
     ],
 )
 def test_a_wrong_file_is_refused_without_being_shown(tmp_path, text, message):

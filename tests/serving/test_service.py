@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import threading
 
@@ -93,7 +94,7 @@ def test_terms_of_a_glossary_are_required_or_named():
     glossary = Glossary({"one": "EINS", "two": "impossible", "six": "unwritable"})
 
     async def work(service):
-        service.glossary = glossary
+        service.glossaries["en", "de"] = glossary
         return await service.translate([Query("One two. Three. Six.")])
 
     engine = FakeEngine()
@@ -101,6 +102,27 @@ def test_terms_of_a_glossary_are_required_or_named():
     assert done.text == "ONE TWO. EINS THREE. SIX."
     assert done.unmet == ["impossible", "unwritable"]
     assert {kind for kind, _ in engine.batches} == {TERMS, PLAIN}
+
+
+def test_a_glossary_is_of_its_pair():
+    glossary = Glossary({"one": "EINS"})
+    pairs = ("en", "de"), ("en", "fr")
+
+    async def work(service):
+        queries = [Query("one two", *pair) for pair in pairs]
+        return [done.text for done in await service.translate(queries)]
+
+    for name in ("en-de", "en-deu"):
+        engines = [FakeEngine(pair) for pair in pairs]
+        service = Service(engines, ServingConfig(), glossaries={name: glossary})
+        found = run_ready(service, functools.partial(work, service))
+        assert found == ["ONE TWO EINS", "ONE TWO"]
+    for name, words in (
+        ("", "as in --glossary=en-de:FILE: .* missing; choose one of"),
+        ("en-it", "one of de, fr"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Service(engines, ServingConfig(), glossaries={name: glossary})
 
 
 def test_placeholders_survive():
@@ -160,7 +182,9 @@ def test_phrases_are_not_required_of_each_text_between_placeholders():
 
 def test_terms_within_html_are_met():
     async def work(service):
-        service.glossary = Glossary({"one two": "ONE TWO", "three": "drei"})
+        service.glossaries["en", "de"] = Glossary(
+            {"one two": "ONE TWO", "three": "drei"}
+        )
         return await service.translate([Query("One <b>two three</b>", format="html")])
 
     (done,) = served(work)
@@ -289,7 +313,7 @@ def test_languages_are_found_by_their_codes():
 
 
 def test_two_runs_of_a_pair_are_refused():
-    with pytest.raises(InputError, match="both translate en-de"):
+    with pytest.raises(InputError, match="two runs named fake both translate en-de"):
         Service([FakeEngine(), FakeEngine()], ServingConfig())
 
 

@@ -1,11 +1,13 @@
 """Which translations a glossary asks for, and which were not met."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxformer.errors import InputError
-from jaxformer.serving.terms import Glossary
+from jaxformer.serving.terms import Glossary, load_glossaries
 
 
 @pytest.mark.parametrize(
@@ -92,5 +94,19 @@ def test_a_damaged_file_is_refused(tmp_path, content, rule):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"none\.tsv"):
+    with pytest.raises(InputError, match=r"the terms in .*none\.tsv: No such file"):
         Glossary.load(tmp_path / "none.tsv")
+
+
+def test_a_glossary_belongs_to_a_pair(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, target in (("de:x", "Haus"), ("fr", "maison")):
+        Path(name).write_text(f"house\t{target}")
+    found = load_glossaries(["en-de:de:x", "en-pt-BR:./fr", "fr"])
+    assert {pair: own.terms_in("house") for pair, own in found.items()} == {
+        "en-de": ["Haus"],
+        "en-pt-BR": ["maison"],
+        "": ["maison"],
+    }
+    with pytest.raises(InputError, match="one file for each pair, and en-de:fr is"):
+        load_glossaries(["en-de:de:x", "en-de:fr"])
