@@ -4,6 +4,7 @@ or promotion, no warnings.
 
 import functools
 import gc
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -14,11 +15,13 @@ from pathlib import Path
 # Before jax is imported. Tests compile more than they compute: LLVM without
 # optimization, XLA's older emitters and small programs in one part need a seventh of
 # the time. The data-parallel engine runs on eight virtual devices. Flags of the
-# environment come last and win.
+# environment come last and win. jaxlib 0.11 has no older emitters.
 os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_parallel_codegen_split_count=1"
-    " --xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    + " --xla_cpu_use_fusion_emitters=false"
+    * (importlib.metadata.version("jaxlib") < "0.11")
+    + " --xla_force_host_platform_device_count=8 "
+    + os.environ.get("XLA_FLAGS", "")
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 

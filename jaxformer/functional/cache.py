@@ -205,7 +205,7 @@ def attend_to_spans(
         functools.partial(_attend_to_first, count)
         for count in range(1, len(memory) + 1)
     ]
-    branch = jnp.sum(jnp.array(ends[:-1], jnp.int32) <= position)
+    branch = sum(jnp.int32(end <= position) for end in ends[:-1])
     query = _project_query(params, x, memory[0], rotate)
     heads = lax.switch(branch, branches, query, memory, mask, bias)
     return _project_output(params, x, heads)

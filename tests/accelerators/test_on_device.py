@@ -45,11 +45,11 @@ def test_the_kernel_is_the_plain_definition(kind, length):
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(backend, query, key, value, weight):
-        def loss(*operands):
-            output, _ = F.dot_product_attention(*operands, mask, backend=backend)
-            return jnp.vdot(output.astype(jnp.float32), weight.astype(jnp.float32))
+        def attend(*operands):
+            return F.dot_product_attention(*operands, mask, backend=backend)[0]
 
-        return jax.value_and_grad(loss, argnums=(0, 1, 2))(query, key, value)
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, pull(weight)
 
     found = run(KERNEL, *arrays)
     expected = run("plain", *(x.astype(jnp.float32) for x in arrays))
@@ -59,8 +59,10 @@ def test_the_kernel_is_the_plain_definition(kind, length):
 
 
 def test_training_goes_as_on_a_cpu():
-    """The losses of 200 steps in bfloat16, on the device and on a CPU, without
-    dropout: their means over 20 steps differ by less than a hundredth.
+    """The losses of 80 steps in bfloat16, on the device and on a CPU, without dropout:
+    their means over 20 steps differ by less than two thousandths. From 100 steps on
+    rounding decides: in float32 on a CPU, parameters that differ by a millionth move
+    the mean of steps 180 to 200 by 2 %.
     """
     config = TransformerConfig(
         vocabulary_size=512,
@@ -80,14 +82,14 @@ def test_training_goes_as_on_a_cpu():
             training = TrainingConfig(engine="jit", warmup_steps=100)
             engine = make_engine(Transformer(config), training, [device])
             state, found = engine.create(), []
-            for number in range(200):
+            for number in range(80):
                 source = drawn[number % len(drawn)]
                 batch = {"source": source, "target": source[:, ::-1].copy()}
                 state, metrics = engine.step(state, batch)
                 found.append(metrics["loss"] / metrics["tokens"])
-        return np.asarray(found, np.float32).reshape(10, 20).mean(axis=1)
+        return np.asarray(found, np.float32).reshape(4, 20).mean(axis=1)
 
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         here, there = losses(jax.devices()[0]), losses(jax.devices("cpu")[0])
-    assert here[-1] < 0.9 * here[0]
-    np.testing.assert_allclose(here, there, rtol=0.01)
+    assert here[-1] < 0.98 * here[0]
+    np.testing.assert_allclose(here, there, rtol=0.002)
