@@ -104,8 +104,10 @@ def test_a_kernel_is_the_plain_definition(backend, name):
         return (output * weight).sum(), output
 
     results = [
-        jax.value_and_grad(
-            functools.partial(run, how), argnums=(0, 1, 2), has_aux=True
+        jax.jit(
+            jax.value_and_grad(
+                functools.partial(run, how), argnums=(0, 1, 2), has_aux=True
+            )
         )(query, key, value)
         for how in (backend, "plain")
     ]
@@ -134,18 +136,19 @@ def test_a_model_with_a_kernel_predicts_the_same():
         "source_segments": jnp.array([[1, 1, 2, 2, 0]]),
         "target_segments": jnp.array([[1, 2, 2, 0]]),
     }
-    params = plain.init(jax.random.key(0), source, target)
+    params = jax.jit(plain.init)(jax.random.key(0), source, target)
     fused = plain.clone(
         config=TransformerConfig(**{**vars(config), "attention_backend": "auto"}),
         device=SimpleNamespace(platform="tpu"),
     )
     for more in ({}, packing):
-        expected = plain.apply(params, source, target, **more)
+        expected = jax.jit(plain.apply)(params, source, target, **more)
         with pltpu.force_tpu_interpret_mode():
-            found = fused.apply(params, source, target, **more)
+            found = jax.jit(fused.apply)(params, source, target, **more)
         real = np.asarray(target)[0] != 0
         assert np.abs(found - expected)[0, real].max() < 1e-5
-        _, weights = fused.apply(params, source, target, **more, method="forward")
+        forward = functools.partial(fused.apply, method="forward")
+        _, weights = jax.eval_shape(forward, params, source, target, **more)
         assert weights.encoder[0].shape == (1, 2, 5, 5)
 
 
@@ -160,7 +163,7 @@ def test_prompts_are_read_by_a_kernel(backend, monkeypatch):
         LanguageModel(config),
         jnp.array([[5, 6, 7, 8, 4], [9, 4, 0, 0, 0]]),
     )
-    params = plain.init(jax.random.key(0), prompts)
+    params = jax.jit(plain.init)(jax.random.key(0), prompts)
     fused = plain.clone(
         config=dataclasses.replace(config, attention_backend=backend),
         device=SimpleNamespace(platform="tpu"),
@@ -172,9 +175,13 @@ def test_prompts_are_read_by_a_kernel(backend, monkeypatch):
         return run_kernel(*arguments)
 
     monkeypatch.setattr(fused_attention, "run_kernel", run)
-    expected = plain.apply(params, prompts, method="start")
+
+    def start(model):
+        return jax.jit(functools.partial(model.apply, method="start"))(params, prompts)
+
+    expected = start(plain)
     assert not used
-    found = fused.apply(params, prompts, method="start")
+    found = start(fused)
     assert used == [backend] * 2
     for own, other in zip(found.stores, expected.stores, strict=True):
         # A kernel may write anything where nothing is read.
