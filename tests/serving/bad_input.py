@@ -71,7 +71,7 @@ HTML = {
     "broken": "<p <b>>a</i <c",
     "unclosed": "<p>a <b>b <i>c",
     "script": "<script>alert(1)</script>a",
-    "deep": "<b>" * 300 + "a" + "</b>" * 300,
+    "deep": "<b>" * 700 + "a" + "</b>" * 700,
     "wrong order": "<b><i>a</b></i>",
     "entities": "&amp;&#0;&#xD800;&#1114112;&nosuch; &",
     "comment": "<!-- a <b> --",
@@ -190,9 +190,14 @@ def _bad_fields(protocol):
     unknown = json.dumps(json.loads(protocol.body()) | {"apiKey": "k"}).encode()
     status = 400 if protocol is NATIVE else 200  # whose clients send such
     yield Bad("unknown field", protocol.path, unknown, allowed=(status,))
-    for field, value in {"source": "EN", "target": "DE", "target ": "en"}.items():
-        body = protocol.body(**{field.strip(): value})
-        allowed = (200, 400) if field != "source" else (200,)
+    auto = (200,) if protocol is LIBRETRANSLATE else (400,)
+    for field, value, allowed in (
+        ("source", "EN", (200,)),
+        ("source", "auto", auto),
+        ("target", "DE", (200,)),
+        ("target", "en", (400,) if protocol is NATIVE else (200,)),
+    ):
+        body = protocol.body(**{field: value})
         yield Bad(f"{field}, {value}", protocol.path, body, allowed=allowed)
     if protocol.count:
         for value in (-1, 10**9, 2**70, 0):
@@ -268,16 +273,18 @@ def _bad_native():
         yield Bad(f"{name}, {body[:60]!r}", f"/v1/{name}", body, allowed=allowed)
 
 
-# What is wrong with the lines of HTTP itself.
+# What is wrong with the lines of HTTP itself, for the path of a protocol.
 _GET = b"GET /languages HTTP/1.1\r\nHost: a\r\n"
-_POST = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+_POST = b"POST PATH HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 _CHUNKED = b"Transfer-Encoding: chunked\r\n"
 RAW = {
     "no HTTP": b"hello\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
-    "unknown method": b"BREW /translate HTTP/1.1\r\nHost: a\r\n\r\n",
+    "unknown method": b"BREW PATH HTTP/1.1\r\nHost: a\r\n\r\n",
     "HTTP/1.0": b"GET /languages HTTP/1.0\r\n\r\n",
     "negative length": _POST + b"Content-Length: -1\r\n\r\n",
+    "short length": _POST + b"Content-Length: 1\r\n\r\n{}",
+    "long length": _POST + b"Content-Length: 9\r\n\r\n{}",
     "two lengths": _POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
     "length and chunks": (
         _POST + _CHUNKED + b"Content-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
@@ -294,15 +301,21 @@ RAW = {
 }
 
 WRONG_PLACES = (
-    ("POST", "//translate", 404),
-    ("POST", "/translate/", 404),
+    *(
+        (method, path, status)
+        for own in (LIBRETRANSLATE.path, DEEPL.path, NATIVE.path)
+        for method, path, status in (
+            ("POST", f"/{own}", 404),
+            ("POST", f"{own}/", 404),
+            ("PUT", own, 405),
+            ("DELETE", own, 405),
+        )
+    ),
     ("GET", "/translate", 405),
-    ("PUT", "/translate", 405),
     ("POST", "/languages", 405),
     ("GET", "/detect", 405),
     ("POST", "/health", 405),
     ("POST", "/v2/usage", 405),
-    ("DELETE", "/v2/translate", 405),
     ("GET", "/v2/nothing", 404),
     ("GET", "/v2/glossaries", 404),
     ("GET", "/v1/translate", 405),
@@ -333,6 +346,11 @@ def check_error(path, found):
         assert {"code", "message"} <= found["error"].keys()
     elif path in ("/translate", "/detect", "/languages"):
         assert isinstance(found["error"], str)
+
+
+def raw(name, path):
+    """Return the bytes of a request that is no HTTP."""
+    return RAW[name].replace(b"PATH", path.encode())
 
 
 def exchange(url, data, seconds=30):

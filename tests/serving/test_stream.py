@@ -77,15 +77,26 @@ def test_a_silent_stream_has_comments(monkeypatch):
     assert [name for name, _ in events_of(answer.body)] == ["start", "sentence", "done"]
 
 
-@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
-def test_a_client_that_hangs_up_frees_its_place(path):
+TEXT = "One. Two. Three."
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/translate", {"text": TEXT}),
+        ("/v1/translate/stream", {"text": TEXT}),
+        ("/v2/translate", {"text": TEXT, "target_lang": "de"}),
+        ("/translate", {"q": TEXT, "source": "en", "target": "de"}),
+    ],
+)
+def test_a_client_that_hangs_up_frees_its_place(path, body):
     released = threading.Event()
     engine = FakeEngine(before=lambda kind, texts: released.wait(10))
     engine.rows = 1
     lines = []
 
     async def work(app, service):
-        exchange = Exchange(app, "POST", path, {"text": "One. Two. Three."})
+        exchange = Exchange(app, "POST", path, body)
         while service.batcher.waiting < 2:
             await asyncio.sleep(0.001)
         exchange.leave()
