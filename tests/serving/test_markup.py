@@ -3,7 +3,6 @@ any alignment.
 """
 
 import re
-import time
 from html.parser import HTMLParser
 
 import numpy as np
@@ -179,6 +178,8 @@ def test_any_text_is_accepted_and_all_of_it_is_kept(html):
     assert identity(html).replace("&lt;", "<") == html.replace("&lt;", "<")
 
 
+# A time that grows with the square of the length would take minutes.
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "html",
     [
@@ -205,21 +206,18 @@ def test_any_text_is_accepted_and_all_of_it_is_kept(html):
     ids=lambda html: html[:12],
 )
 def test_deep_and_broken_html_takes_no_more_than_its_length(html):
-    begin = time.process_time()
     markup = parse(html)
     sentences = [
         [TranslatedPart(0, len(each.text), each.text)] for each in markup.blocks
     ]
     assert markup.render(sentences).replace("&lt;", "<") == html
-    assert time.process_time() - begin < 5
 
 
+@pytest.mark.timeout(60)
 def test_elements_within_more_than_a_hundred_others_are_empty():
     html = "<b>a " * 5000 + "</b>" * 5000
     (block,) = parse(html).blocks
-    begin = time.process_time()
     found = block.render([TranslatedPart(0, len(block.text), block.text)])
-    assert time.process_time() - begin < 5
     assert tags(found) == tags(html)
     assert found.startswith("<b>a " * 100)
 

@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import socket
-import statistics
 import sys
 import threading
 import time
@@ -22,12 +21,6 @@ from system.served import SENTENCES, Server, lines
 
 import runs
 from jaxformer.translation.translator import Translator
-
-
-def timed(call) -> float:
-    begun = time.monotonic()
-    assert call().status_code == 200
-    return time.monotonic() - begun
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +39,13 @@ def started(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 @pytest.fixture(scope="module")
-def warm_up(started: Server) -> list[tuple[float, int]]:
-    """Return how long /health took while the server warmed up, and what /ready said."""
+def warm_up(started: Server) -> list[int]:
+    """Return what /ready said after each answer of /health until it was ready."""
     found = []
     with httpx.Client(base_url=started.url, timeout=60) as client:
-        while not found or found[-1][1] != 200:
-            seconds = timed(lambda: client.get("/health"))
-            found.append((seconds, client.get("/ready").status_code))
+        while not found or found[-1] != 200:
+            assert client.get("/health").status_code == 200
+            found.append(client.get("/ready").status_code)
             time.sleep(0.05)
     return found
 
@@ -70,10 +63,11 @@ def reference() -> Translator:
 
 
 def test_it_is_alive_at_once_and_ready_when_warm(warm_up):
-    seconds, statuses = zip(*warm_up, strict=True)
-    assert set(statuses[:-1]) <= {503}
-    assert statuses[-1] == 200
-    assert statistics.median(seconds) < 0.1
+    """It answers several times before it is."""
+    *warming, ready = warm_up
+    assert set(warming) == {503}
+    assert len(warming) > 2
+    assert ready == 200
 
 
 def test_answers_are_the_translators(server, reference):
@@ -135,20 +129,17 @@ def test_the_page_shows_the_model_at_work(server, browse):
 
 
 def test_it_is_alive_while_it_searches(server):
-    done = threading.Event()
-
-    def load() -> None:
-        while not done.is_set():
-            server.translate(*SENTENCES)
-
+    """It answers several times before a text is translated."""
     with ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(load) for _ in range(4)]
+        running = [pool.submit(server.translate, lines(80)) for _ in range(4)]
+        answers = 0
         with httpx.Client(base_url=server.url, timeout=60) as client:
-            seconds = [timed(lambda: client.get("/health")) for _ in range(40)]
-        done.set()
+            while not any(each.done() for each in running):
+                assert client.get("/health").status_code == 200
+                answers += 1
         for each in running:
             each.result()
-    assert statistics.median(seconds) < 0.1
+    assert answers > 2
 
 
 @pytest.mark.slow
