@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from jaxformer.serving.layout import space_between
-from jaxformer.serving.placing import Element, link_words, order_tags, place
+from jaxformer.serving.placing import Element, Tags, link_words, place
 from jaxformer.translation.results import Alignment
 
 _WORD = re.compile(r"\S+")
@@ -55,27 +55,21 @@ class Unit(NamedTuple):
 class Link(NamedTuple):
     """A unit of a translation."""
 
-    start: int
-    stop: int
+    space: str
+    """White space before it."""
+    text: str
     unit: int | None
     """Number of the source unit that it translates; None: unknown."""
-    copy: bool
+    copy: bool = False
     """Whether both are the same text."""
 
 
-@dataclasses.dataclass
-class Gap:
-    """What is between two units.
+class Gap(NamedTuple):
+    """What is before a unit, and after the last one."""
 
-    Attributes:
-        tags: in order: whether it is a start tag, and the number of the element.
-        raw: the source.
-        space: whether the text has a space here.
-    """
-
-    tags: list[tuple[bool, int]] = dataclasses.field(default_factory=list)
-    raw: list[str] = dataclasses.field(default_factory=list)
-    space: bool = False
+    tags: Tags
+    raw: list[str]
+    """The source."""
 
 
 class Block:
@@ -88,65 +82,68 @@ class Block:
     """
 
     def __init__(self, entries: Sequence[BlockEntry], objects: dict[str, str]) -> None:
-        """Read the entries, whose tags are balanced, and the source of each object."""
-        characters = [entry for entry in entries if entry.text]
-        self.text = "".join(entry.text for entry in characters)
-        self._raw = [entry.raw for entry in characters]
+        """Read the entries and the source of each object.
+
+        Elements may begin in an earlier block or end in a later one.
+        """
+        self.text = "".join(entry.text for entry in entries).rstrip(" ")
         self.objects = objects
-        breaks, length = set(), 0
-        for entry in entries:
-            length += bool(entry.text)
-            if not entry.text:
-                breaks.add(length)
+        self._raw = [entry.raw for entry in entries if entry.text]
+        stops = accumulate(bool(entry.text) for entry in entries)
+        breaks = {
+            stop for entry, stop in zip(entries, stops, strict=True) if not entry.text
+        }
         self._units = [
             unit
             for word in _WORD.finditer(self.text)
             for unit in divide_word(self.text, *word.span(), breaks)
         ]
         self._starts = [unit.start for unit in self._units]
+        self._depths: list[int] = []
         self._elements: list[Element] = []
-        self._gaps = [Gap() for _ in range(len(self._units) + 1)]
+        self._gaps = [Gap([], []) for _ in range(len(self._units) + 1)]
         self._read_tags(entries)
-        self._depths = [0] * len(self._units)
-        depth = 0
-        for number, gap in enumerate(self._gaps[:-1]):
-            depth += sum(
-                1 if opens else -1
-                for opens, element in gap.tags
-                if not self._elements[element].void
-            )
-            self._depths[number] = depth
 
     def _read_tags(self, entries: Sequence[BlockEntry]) -> None:
         """Find the elements, and what is between the units."""
+        opened = {entry.element for entry in entries if entry.kind == "open"}
+        begun = [
+            BlockEntry("open", "", element=entry.element)
+            for entry in entries
+            if entry.kind == "close" and entry.element not in opened
+        ]
         numbers: dict[int, int] = {}
         parents, length, spaced = [-1], 0, True
-        for entry in entries:
-            index = bisect_left(self._starts, length)
-            length += bool(entry.text)
+        for entry in (*begun[::-1], *entries):
+            unit = len(self._depths)
+            gap = self._gaps[unit]
             if entry.kind == "text":
+                if [length] == self._starts[unit : unit + 1]:
+                    self._depths.append(len(parents))
                 spaced = False
-                continue
-            gap = self._gaps[index]
-            if entry.kind == "close":
+            elif entry.kind == "close":
                 parents.pop()
                 number = numbers[entry.element]
-                self._elements[number].last = index
+                self._elements[number].last = unit
                 self._elements[number].end = entry.raw
                 gap.tags.append((False, number))
             elif entry.kind != "space":
-                number = len(self._elements)
+                number = numbers[entry.element] = len(self._elements)
                 void = entry.kind == "void"
                 self._elements.append(
-                    Element(parents[-1], index, entry.raw, spaced, index, void=void)
+                    Element(parents[-1], unit, unit, entry.raw, spaced, void)
                 )
                 gap.tags.append((True, number))
                 if not void:
-                    numbers[entry.element] = number
                     parents.append(number)
-            spaced = spaced or entry.kind == "space"
-            gap.raw.append(entry.raw)
-            gap.space = gap.space or entry.text == " "
+            else:
+                spaced = True
+            if entry.kind != "text":
+                gap.raw.append(entry.raw)
+            length += bool(entry.text)
+        for number in parents[:0:-1]:
+            self._elements[number].last = len(self._units)
+            self._gaps[-1].tags.append((False, number))
 
     def render(self, parts: Sequence[TranslatedPart]) -> str:
         """Return the source of the block with its sentences translated.
@@ -154,37 +151,35 @@ class Block:
         Args:
             parts: the sentences in order; text between them is kept.
         """
-        text, links = self._translate(parts)
-        ranges = place(self._elements, [link.unit for link in links])
-        tags = order_tags(self._elements, ranges, len(links))
-        missing, pieces, stop = dict(self.objects), [], 0
-        for number, link in enumerate(links):
-            left = links[number - 1].unit if number else -1
-            space = text[stop : link.start]
-            pieces.append(self._write_gap(tags[number], space, left, link.unit, ranges))
-            pieces += self._write(text, link, missing)
-            stop = link.stop
+        links = list(self._translate(parts))
+        ranges, tags = place(self._elements, [link.unit for link in links])
+        empty = [start == stop for start, stop in ranges]
+        missing, pieces = dict(self.objects), []
+        left: int | None = -1
+        for link, own in zip(links, tags, strict=False):
+            pieces += self._write_gap(own, link, left, empty)
+            pieces += self._write(link, missing)
+            left = link.unit
         end = self._gaps[-1]
-        same = links and end.tags == tags[-1]
-        pieces += end.raw if same else [self._write_tags(tags[-1], "", ranges)]
+        if links and end.tags == tags[-1]:
+            pieces += end.raw
+        else:
+            pieces.append(self._write_tags(tags[-1], "", empty))
         # Objects that a translation has lost.
         return "".join((*pieces, *(" " + raw for raw in missing.values())))
 
-    def _translate(self, parts: Sequence[TranslatedPart]) -> tuple[str, list[Link]]:
-        """Return the text of the translation, and its units."""
-        text, stop, links = "", 0, []
+    def _translate(self, parts: Sequence[TranslatedPart]) -> Iterator[Link]:
+        """Yield the units of the translation."""
+        stop = 0
         before: tuple[str, str] | None = None
         for part in self._complete(parts):
             own = self.text[part.start : part.stop], part.text.strip()
-            if before and own[1]:
-                text += space_between(self.text[stop : part.start], before, own)
-            stop, offset = part.stop, len(text)
-            text, before = text + own[1], own if own[1] else before
-            links += [
-                link._replace(start=link.start + offset, stop=link.stop + offset)
-                for link in self._link(part._replace(text=own[1]))
-            ]
-        return text, links
+            if own[1]:
+                space = self.text[stop : part.start]
+                space = space_between(space, before, own) if before else ""
+                yield from self._link(part._replace(text=own[1]), space)
+                before = own
+            stop = part.stop
 
     def _complete(self, parts: Sequence[TranslatedPart]) -> Iterator[TranslatedPart]:
         """Yield the parts, and text between them as a translation of itself."""
@@ -198,38 +193,39 @@ class Block:
                 yield part
             stop = part.stop
 
-    def _link(self, part: TranslatedPart) -> Iterator[Link]:
-        """Yield the units of the translation of a sentence."""
+    def _link(self, part: TranslatedPart, space: str) -> Iterator[Link]:
+        """Yield the units of the translation of a sentence, after white space."""
         sources = list(_WORD.finditer(self.text, part.start, part.stop))
         targets = list(_WORD.finditer(part.text))
-        if not sources or not targets:
+        if not sources:
             return
-        linked = link_words(
-            part.alignment, [word[0] for word in sources], [word[0] for word in targets]
-        )
-        for number, word in zip(linked, targets, strict=True):
+        words = [[word[0] for word in side] for side in (sources, targets)]
+        stop = 0
+        for number, word in zip(
+            link_words(part.alignment, *words), targets, strict=True
+        ):
             source = None if number is None else sources[number]
-            units = self._units_of(source)
+            units, text = self._units_of(source), word[0]
+            space += part.text[stop : word.start()]
+            stop = word.end()
             whole = units and source and self._starts[units[0]] == source.start()
-            if whole and source and source[0] == word[0]:
+            if whole and source and source[0] == text:
                 for unit in units:
                     begin, end, _ = self._units[unit]
-                    shift = word.start() - source.start()
-                    yield Link(begin + shift, end + shift, unit, copy=True)
+                    own = self.text[begin:end]
+                    yield Link(space, own, unit, copy=True)
+                    space = ""
                 continue
             # The last mark of a sentence is that of the source, whatever the word.
             ends = self._units_of(sources[-1]) if word is targets[-1] else units
-            for begin, end, kind in divide_word(part.text, *word.span(), ()):
+            for begin, end, kind in divide_word(text, 0, len(text), ()):
                 unit = self._find(ends if kind == "after" else units, kind)
-                yield Link(begin, end, unit, copy=False)
+                yield Link(space, text[begin:end], unit)
+                space = ""
 
     def _units_of(self, word: re.Match[str] | None) -> range:
-        if word is None:
-            return range(0)
-        return range(
-            bisect_left(self._starts, word.start()),
-            bisect_left(self._starts, word.end()),
-        )
+        bounds = word.span() if word else (0, 0)
+        return range(*(bisect_left(self._starts, place) for place in bounds))
 
     def _find(self, units: range, part: str) -> int | None:
         """Return the unit of a part of a word that is in the most elements."""
@@ -239,64 +235,48 @@ class Block:
         return max(own, key=self._depths.__getitem__, default=None)
 
     def _write_gap(
-        self,
-        tags: list[tuple[bool, int]],
-        space: str,
-        left: int | None,
-        right: int | None,
-        ranges: Sequence[tuple[int, int]],
-    ) -> str:
-        """Return the tags and the space between two units.
+        self, tags: Tags, link: Link, left: int | None, empty: Sequence[bool]
+    ) -> list[str]:
+        """Return the tags and the space before a unit of a translation.
 
         Between translations of neighbours it is the source, if that has the same tags.
 
         Args:
-            tags: between them.
-            space: between them.
-            left: the source unit of the one on the left; -1: there is none.
-            right: the source unit of the one on the right.
-            ranges: of the elements.
+            tags: before the unit.
+            link: the unit.
+            left: the source unit of the one before it; -1: there is none.
+            empty: whether each element has no text.
         """
-        index = 0 if left == -1 else right
-        if index is not None and (left == -1 or left == index - 1):
-            source = self._gaps[index]
-            if source.tags == tags and source.space == bool(space):
-                return "".join(source.raw)
-        return self._write_tags(tags, space, ranges)
+        index = 0 if left == -1 else link.unit
+        if index is not None and left in (-1, index - 1):
+            source, start = self._gaps[index], self._starts[index]
+            is_spaced = index > 0 and self._units[index - 1].stop < start
+            if source.tags == tags and is_spaced == bool(link.space):
+                return source.raw
+        return [self._write_tags(tags, link.space, empty)]
 
-    def _write_tags(
-        self,
-        tags: Sequence[tuple[bool, int]],
-        space: str,
-        ranges: Sequence[tuple[int, int]],
-    ) -> str:
+    def _write_tags(self, tags: Tags, space: str, empty: Sequence[bool]) -> str:
         """Return tags with a space after the elements that end there."""
-        empty = [ranges[element][0] == ranges[element][1] for _, element in tags]
-        index = max(
-            (
-                number + 1
-                for number, (opens, _) in enumerate(tags)
-                if not opens and not empty[number]
-            ),
-            default=0,
-        )
-        while index < len(tags) and empty[index]:
-            opens, element = tags[index]
-            if opens and self._elements[element].spaced:
+        index = 0
+        for number, (opens, element) in enumerate(tags, start=1):
+            if not opens and not empty[element]:
+                index = number
+        for opens, element in tags[index:]:
+            if not empty[element] or (opens and self._elements[element].spaced):
                 break
             index += 1
-        raw = [self._tag(*tag) for tag in tags]
+        raw = [
+            self._elements[element].start if opens else self._elements[element].end
+            for opens, element in tags
+        ]
         return "".join((*raw[:index], space, *raw[index:]))
 
-    def _tag(self, opens: bool, element: int) -> str:
-        return self._elements[element].start if opens else self._elements[element].end
-
-    def _write(self, text: str, link: Link, missing: dict[str, str]) -> Iterator[str]:
+    def _write(self, link: Link, missing: dict[str, str]) -> Iterator[str]:
         """Yield the source of the characters of a unit; a copy's is that of the unit
         which it copies.
         """
-        start = 0 if link.unit is None else self._units[link.unit].start
-        for number, character in enumerate(text[link.start : link.stop], start):
+        start = 0 if link.unit is None else self._starts[link.unit]
+        for number, character in enumerate(link.text, start):
             if character in self.objects:
                 yield missing.pop(character, "")
             elif link.copy and character != "<":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -131,68 +132,108 @@ class _Parser:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.kept: list[str] = [""]
-        self.block = BlockBuilder()
-        # The elements within sentences that are open, with their number in the block
-        # in which they began, and how many there are of each name.
-        self.open: list[tuple[str, BlockBuilder, int]] = []
-        self.names: dict[str, int] = {}
-        self.lines = 0
+        self.kept = [""]
+        # Elements within sentences that are open: their names, numbers, and the entries
+        # of the blocks in which they began.
+        self.open: list[tuple[str, int, list[BlockEntry]]] = []
+        self.names: Counter[str] = Counter()
+        self.count = self.lines = 0
+        self.begin_block()
+
+    def begin_block(self) -> None:
+        self.entries: list[BlockEntry] = []
+        self.objects: dict[str, str] = {}
+        self.spaced = True
 
     def parse(self, source: str) -> Markup:
         for token in _join_kept(tokenize(source)):
-            block = token.name in _BLOCKS
             if token.kind == "text":
-                self.add_text(token.raw)
-            elif token.kind == "kept" and not block:
-                self.block.add_object(token.raw)
-            elif block:
+                self.add_lines(token.raw)
+            elif token.kind == "kept" and token.name not in _BLOCKS:
+                self.add_object(token.raw)
+            elif token.name in _BLOCKS:
                 if token.name in _LINES:
                     self.lines += {"start": 1, "end": -1}.get(token.kind, 0)
                 self.end_block(token.raw)
             elif token.kind == "start":
-                number = self.block.open(token.raw)
-                self.open.append((token.name, self.block, number))
-                self.names[token.name] = self.names.get(token.name, 0) + 1
-            elif token.kind == "end" and self.names.get(token.name):
-                self.close(token)
+                self.open_element(token)
+            elif token.kind == "end" and self.names[token.name]:
+                self.close_element(token)
             else:
-                self.block.add_void(token.raw)
+                self.entries.append(BlockEntry("void", token.raw))
         self.end_block("")
         return Markup(self.blocks, self.kept)
 
-    def add_text(self, raw: str) -> None:
-        if self.lines <= 0:
-            self.block.add_text(raw)
-            return
-        for line in re.split(r"([\r\n]+)", raw):
-            if line.strip("\r\n"):
-                self.block.add_text(line)
-            elif line:
+    def add_lines(self, raw: str) -> None:
+        for line in re.split(r"([\r\n]+)", raw) if self.lines > 0 else [raw]:
+            if self.lines > 0 and line and not line.strip("\r\n"):
                 self.end_block(line)
+            else:
+                self.add_text(line)
 
-    def close(self, token: Token) -> None:
+    def add_text(self, raw: str) -> None:
+        """Add source text; a run of white space is one space."""
+        for piece in _PIECE.findall(raw):
+            text = html.unescape(piece) if piece[0] == "&" else piece
+            if text.isspace():
+                self.add_space(piece)
+            elif text in _INVISIBLE:
+                self.entries.append(BlockEntry("space", piece))
+            elif unicodedata.category(text[0]) == "Co":
+                self.add_object(piece)
+            else:
+                self.spaced = False
+                for number, character in enumerate(text):
+                    own = "" if number else piece
+                    self.entries.append(BlockEntry("text", own, character))
+
+    def add_space(self, raw: str) -> None:
+        self.entries.append(BlockEntry("space", raw, "" if self.spaced else " "))
+        self.spaced = True
+
+    def add_object(self, raw: str) -> None:
+        """Add source that is copied, a character of the text."""
+        if len(self.objects) == len(_OBJECTS):
+            self.entries.append(BlockEntry("void", raw))
+            return
+        character = _OBJECTS[len(self.objects)]
+        self.objects[character] = raw
+        self.entries.append(BlockEntry("text", raw, character))
+        self.spaced = False
+
+    def open_element(self, token: Token) -> None:
+        if self.entries and self.entries[-1].kind == "close" and not self.spaced:
+            self.add_space("")  # two links are two words
+        self.count += 1
+        self.names[token.name] += 1
+        self.open.append((token.name, self.count, self.entries))
+        self.entries.append(BlockEntry("open", token.raw, element=self.count))
+
+    def close_element(self, token: Token) -> None:
         """Close an element, and those in it that have no end tag."""
-        while True:
-            name, block, number = self.open.pop()
+        own = ""
+        while not own:
+            name, number, entries = self.open.pop()
             self.names[name] -= 1
             own = token.raw if name == token.name else ""
-            if block is self.block:
-                block.close(number, own)
-            elif own:
-                self.block.close(None, own)
-            if own:
-                return
+            if own or entries is self.entries:
+                self.entries.append(BlockEntry("close", own, element=number))
 
     def end_block(self, raw: str) -> None:
-        """End a block before ``raw``, which is kept."""
-        before, block, after = self.block.build()
-        self.kept[-1] += before
-        if block is not None:
-            self.blocks.append(block)
-            self.kept.append(after)
-        self.kept[-1] += raw
-        self.block = BlockBuilder()
+        """End a block before ``raw``, which is kept; without a letter it is no block,
+        and all of it is kept.
+        """
+        inner, entries = [], self.entries
+        if any(each.text.isalpha() for each in entries if each.kind == "text"):
+            inner = [each for each, own in enumerate(entries) if own.kind != "space"]
+        first, last = (inner[0], inner[-1] + 1) if inner else (0, 0)
+        raws = [entry.raw for entry in entries]
+        if inner:
+            self.kept[-1] += "".join(raws[:first])
+            self.kept.append("")
+            self.blocks.append(Block(entries[first:last], self.objects))
+        self.kept[-1] += "".join(raws[last:]) + raw
+        self.begin_block()
 
 
 def tokenize(source: str) -> Iterator[Token]:
@@ -243,98 +284,3 @@ def _join_kept(tokens: Iterator[Token]) -> Iterator[Token]:
             yield Token("".join(parts), "kept", name)
     if depth:
         yield Token("".join(parts), "kept", name)
-
-
-class BlockBuilder:
-    """Collect the source of a block."""
-
-    def __init__(self) -> None:
-        """Begin an empty block."""
-        self._entries: list[BlockEntry] = []
-        self._objects: dict[str, str] = {}
-        self._open: dict[int, None] = {}
-        self._count = 0
-        self._begun: list[BlockEntry] = []
-        self._spaced = True
-
-    def add_text(self, raw: str) -> None:
-        """Add source text; a run of white space is one space."""
-        for piece in _PIECE.findall(raw):
-            text = html.unescape(piece) if piece[0] == "&" else piece
-            if text.isspace():
-                self._add_space(piece)
-            elif text in _INVISIBLE:
-                self._entries.append(BlockEntry("space", piece))
-            elif unicodedata.category(text[0]) == "Co":
-                self.add_object(piece)
-            else:
-                self._spaced = False
-                for number, character in enumerate(text):
-                    own = "" if number else piece
-                    self._entries.append(BlockEntry("text", own, character))
-
-    def _add_space(self, raw: str) -> None:
-        self._entries.append(BlockEntry("space", raw, "" if self._spaced else " "))
-        self._spaced = True
-
-    def add_object(self, raw: str) -> None:
-        """Add source that is copied, a character of the text."""
-        if len(self._objects) == len(_OBJECTS):
-            self.add_void(raw)
-            return
-        character = _OBJECTS[len(self._objects)]
-        self._objects[character] = raw
-        self._entries.append(BlockEntry("text", raw, character))
-        self._spaced = False
-
-    def add_void(self, raw: str) -> None:
-        """Add an element without content, or a comment."""
-        self._entries.append(BlockEntry("void", raw))
-
-    def open(self, raw: str) -> int:
-        """Add a start tag; return the number of its element."""
-        if self._entries and self._entries[-1].kind == "close" and not self._spaced:
-            self._add_space("")  # two links are two words
-        number = self._count
-        self._count += 1
-        self._open[number] = None
-        self._entries.append(BlockEntry("open", raw, element=number))
-        return number
-
-    def close(self, number: int | None, raw: str) -> None:
-        """Add an end tag, whose element began in an earlier block if it has no number;
-        empty: the element ends without one.
-        """
-        if number is None:
-            number = self._count
-            self._count += 1
-            self._begun.append(BlockEntry("open", "", element=number))
-        self._open.pop(number, None)
-        self._entries.append(BlockEntry("close", raw, element=number))
-
-    def build(self) -> tuple[str, Block | None, str]:
-        """Return the source before the block, the block, and the source after it; None
-        if it has no letter, all of which is then before it.
-        """
-        entries = self._entries
-        letters = (entry.text.isalpha() for entry in entries if entry.kind == "text")
-        if not any(letters):
-            return "".join(entry.raw for entry in entries), None, ""
-        ends = [entry.kind != "space" for entry in entries]
-        first, last = ends.index(True), len(ends) - ends[::-1].index(True)
-        before = "".join(entry.raw for entry in entries[:first])
-        after = "".join(entry.raw for entry in entries[last:])
-        own = entries[first:last]
-        if self._spaced:
-            index = max(
-                index for index, entry in enumerate(own) if entry.kind == "text"
-            )
-            own[index + 1 :] = [entry._replace(text="") for entry in own[index + 1 :]]
-        unclosed = [
-            BlockEntry("close", "", element=number) for number in reversed(self._open)
-        ]
-        return (
-            before,
-            Block([*self._begun[::-1], *own, *unclosed], self._objects),
-            after,
-        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
+import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +18,9 @@ from jaxformer.translation.results import Alignment
 _DEEPEST = 100
 # Of attention that is divided by.
 _TINY = np.float32(1e-9)
+
+Tags: TypeAlias = list[tuple[bool, int]]
+"""Tags in order: whether each is a start tag, and the number of its element."""
 
 
 @dataclasses.dataclass
@@ -34,11 +40,11 @@ class Element:
 
     parent: int
     first: int
+    last: int
     start: str
     spaced: bool
-    last: int = 0
+    void: bool
     end: str = ""
-    void: bool = False
 
 
 def link_words(
@@ -68,7 +74,7 @@ def link_words(
         attention = attend_words(alignment, len(sources), count)
         sure = list(attention.max(axis=1) >= 1 - attention.sum(axis=1))
         shares = attention / np.maximum(attention.sum(axis=1, keepdims=True), _TINY)
-        shares /= np.sqrt(np.maximum(shares.sum(axis=0, keepdims=True), _TINY))
+        shares /= np.sqrt(np.maximum(shares.sum(axis=0), _TINY))
         links = [
             int(best) if own[best] > 0 else None
             for own, best in zip(shares, shares.argmax(axis=1), strict=True)
@@ -89,30 +95,26 @@ def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray
     """Return the attention of each word of a translation to each source word, float32
     [targets, sources]: the mean over its pieces of the sum over those of the source.
     """
-    attention = np.zeros((targets, sources), np.float32)
-    columns = [
-        (piece, min(word, sources - 1))
-        for piece, word in enumerate(alignment.source_words)
-        if word is not None
-    ]
-    rows = [
-        (piece, min(word, targets - 1))
-        for piece, word in enumerate(alignment.target_words)
-        if word is not None
-    ]
-    if rows and columns:
-        pieces = np.ix_([piece for piece, _ in rows], [piece for piece, _ in columns])
-        words = np.ix_([word for _, word in rows], [word for _, word in columns])
-        np.add.at(attention, words, alignment.weights[pieces])
-    counts = np.bincount([word for _, word in rows], minlength=targets)
-    return attention / np.maximum(counts, 1).astype(np.float32)[:, None]
+    rows = _mark_words(alignment.target_words, targets)
+    columns = _mark_words(alignment.source_words, sources)
+    sums = rows.T @ alignment.weights @ columns
+    return sums / np.maximum(rows.sum(axis=0), 1)[:, None]
+
+
+def _mark_words(words: Sequence[int | None], count: int) -> np.ndarray:
+    """Return 1 for the word of each piece, float32 [pieces, words]."""
+    marks = np.zeros((len(words), count), np.float32)
+    for piece, word in enumerate(words):
+        if word is not None:
+            marks[piece, min(word, count - 1)] = 1
+    return marks
 
 
 def place(
     elements: Sequence[Element], links: Sequence[int | None]
-) -> list[tuple[int, int]]:
+) -> tuple[list[tuple[int, int]], list[Tags]]:
     """Return for each element the units of the translation that it contains, as a range
-    ``(start, stop)``.
+    ``(start, stop)``, and the tags before each unit and after the last.
 
     An element contains those units of its parent that are linked to its own, from the
     first to the last of them but for outliers. Ranges of siblings do not overlap. An
@@ -123,18 +125,24 @@ def place(
         elements: of a block.
         links: for each unit of the translation the source unit; None: none.
     """
-    ranges: list[tuple[int, int]] = [(0, 0)] * len(elements)
-    children = _children_of(elements)
+    # The last of each list, whose number is -1, is that of the block.
+    ranges = [(0, 0)] * len(elements) + [(0, len(links))]
+    children: list[list[int]] = [[] for _ in ranges]
+    for number, element in enumerate(elements):
+        children[element.parent].append(number)
     # How many units before each have a link.
-    linked = [0]
-    for link in links:
-        linked.append(linked[-1] + (link is not None))
-    pending = [(-1, 0, len(links), 0)]
+    linked = [0, *accumulate(link is not None for link in links)]
+    tags: list[Tags] = [[] for _ in linked]
+    pending = [(True, -1, 0)]
     while pending:
-        number, start, stop, depth = pending.pop()
+        opens, number, depth = pending.pop()
+        start, stop = ranges[number]
+        if number >= 0:
+            tags[start if opens else stop].append((opens, number))
+            if not opens or elements[number].void:
+                continue
+            pending.append((False, number, depth))
         own = children[number]
-        if not own:
-            continue
         if depth and _is_all(elements, number, own):
             spans = {own[0]: (start, stop)}
         else:
@@ -142,26 +150,19 @@ def place(
             if depth < _DEEPEST:
                 spans = _divide(elements, own, links, linked, start, stop)
             _place_empty(elements, own, links, spans, start, stop)
-        for child, span in spans.items():
-            ranges[child] = span
-            pending.append((child, *span, depth + 1))
-    return ranges
-
-
-def _children_of(elements: Sequence[Element]) -> list[list[int]]:
-    """Return the children of each element, and last those without a parent."""
-    children: list[list[int]] = [[] for _ in range(len(elements) + 1)]
-    for number, element in enumerate(elements):
-        children[element.parent].append(number)  # -1 is the last list
-    return children
+        for child in sorted(own, key=lambda child: (*spans[child], child))[::-1]:
+            ranges[child] = spans[child]
+            pending.append((True, child, depth + 1))
+    return ranges[:-1], tags
 
 
 def _is_all(elements: Sequence[Element], number: int, children: Sequence[int]) -> bool:
-    """Return whether an element and its only child, with both tags, have one extent."""
+    """Return whether an element has one child of its extent, both with both tags."""
+    if len(children) != 1:
+        return False
     own, child = elements[number], elements[children[0]]
     whole = own.start and own.end and child.start and child.end
-    extent = child.last - child.first == own.last - own.first > 0
-    return len(children) == 1 and bool(whole) and extent
+    return bool(whole) and (own.first, own.last) == (child.first, child.last)
 
 
 def _divide(
@@ -182,14 +183,21 @@ def _divide(
         link = links[unit]
         if link is None:
             continue
-        index = bisect.bisect_right(firsts, link) - 1
+        index = bisect_right(firsts, link) - 1
         if index >= 0 and link < elements[filled[index]].last:
             groups.setdefault(filled[index], []).append(unit)
-    groups = {child: densest(units, linked) for child, units in groups.items()}
-    spans = {
-        child: (units[0], units[-1] + 1) for child, units in separate(groups).items()
-    }
-    _extend(elements, spans, start, stop)
+    groups = separate({child: densest(own, linked) for child, own in groups.items()})
+    spans = {child: (units[0], units[-1] + 1) for child, units in groups.items()}
+    # Those without a tag extend to an end of their parent, as far as siblings allow.
+    for child in groups:
+        element, (begin, end) = elements[child], spans[child]
+        if element.start and element.end:
+            continue
+        others = [span for other, span in spans.items() if other != child]
+        if element.start:
+            spans[child] = max([begin, *(last for _, last in others)]), stop
+        else:
+            spans[child] = start, min([end, *(first for first, _ in others)])
     return spans
 
 
@@ -223,44 +231,16 @@ def separate(groups: dict[int, list[int]]) -> dict[int, list[int]]:
     ):
         while units and done and done[-1][1][-1] > units[0]:
             before, left = done.pop()
-            # how many of the units go to the left sibling's side, and are lost
-            lost = max(
-                range(len(units) + 1),
-                key=lambda lost: _count_below(left, units, lost) - lost,
-            )
-            left = left[: _count_below(left, units, lost)]
-            units = units[lost:]
+            # The cut that keeps the most: units of the right one from ``lost`` on, and
+            # those of the left one before them.
+            counts = [bisect_left(left, each) for each in (*units, math.inf)]
+            lost = max(range(len(counts)), key=lambda lost: counts[lost] - lost)
+            left, units = left[: counts[lost]], units[lost:]
             if left:
                 done.append((before, left))
         if units:
             done.append((child, units))
     return dict(done)
-
-
-def _count_below(left: list[int], units: list[int], lost: int) -> int:
-    """Return how many of the left units come before the first unit that is kept."""
-    return bisect.bisect_left(left, units[lost]) if lost < len(units) else len(left)
-
-
-def _extend(
-    elements: Sequence[Element],
-    spans: dict[int, tuple[int, int]],
-    start: int,
-    stop: int,
-) -> None:
-    """Extend the child that began before the block to the left, and the one without an
-    end tag to the right, as far as siblings allow.
-    """
-    for child, (begin, end) in list(spans.items()):
-        element = elements[child]
-        if element.start and element.end:
-            continue
-        others = [span for other, span in spans.items() if other != child]
-        if element.start:
-            begin, end = max([begin, *(last for _, last in others)]), stop
-        else:
-            begin, end = start, min([end, *(first for first, _ in others)])
-        spans[child] = begin, end
 
 
 def _place_empty(
@@ -280,41 +260,13 @@ def _place_empty(
         if child in spans:
             continue
         element = elements[child]
-        before = bisect.bisect_left(sources, element.first)
+        before = bisect_left(sources, element.first)
         place = latest[sources[before - 1]] + 1 if before else start
         if not element.void:
             place = start if not element.start else place
             place = stop if not element.end else place
-        index = bisect.bisect_left(begins, place) - 1
+        index = bisect_left(begins, place) - 1
         if index >= 0 and place < occupied[index][1]:
             begin, end, sibling = occupied[index]
             place = end if sibling < child else begin
         spans[child] = place, place
-
-
-def order_tags(
-    elements: Sequence[Element], ranges: Sequence[tuple[int, int]], units: int
-) -> list[list[tuple[bool, int]]]:
-    """Return the tags before each unit of a translation, and those after the last.
-
-    Args:
-        elements: of a block.
-        ranges: the units of each.
-        units: their number.
-    """
-    tags: list[list[tuple[bool, int]]] = [[] for _ in range(units + 1)]
-    children = _children_of(elements)
-    pending = [(True, number) for number in _backward(children[-1], ranges)]
-    while pending:
-        opens, number = pending.pop()
-        start, stop = ranges[number]
-        tags[start if opens else stop].append((opens, number))
-        if opens and not elements[number].void:
-            pending.append((False, number))
-            pending += [(True, child) for child in _backward(children[number], ranges)]
-    return tags
-
-
-def _backward(elements: Sequence[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return siblings in the order of the translation, the last first."""
-    return sorted(elements, key=lambda number: (*ranges[number], number), reverse=True)
