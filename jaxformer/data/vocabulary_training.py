@@ -300,6 +300,7 @@ def _mendable(error: RuntimeError, size: int) -> Exception:
             f"{start} is too small for this text: its characters and the special pieces"
             f" need {found[1]}; choose more, several thousand for a corpus"
         )
-    if "all_chars_count" in message or "sentences_.empty" in message:
+    empty = "all_chars_count", "sentences_.empty", "required_chars_.empty"
+    if any(name in message for name in empty):
         return InputError("the text to train a vocabulary on has no characters")
     return error
