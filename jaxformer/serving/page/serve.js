@@ -48,7 +48,7 @@ function showDetails() {
 }
 
 // Draw everything, or of an answer that still comes one sentence.
-export function draw(one) {
+function draw(one) {
   drawOutput(one);
   byId("result").classList.toggle("several", state.sentences.length > 1);
   byId("legend").hidden = !state.sentences.some(each => each.hypotheses);
@@ -136,7 +136,7 @@ function undo(place) {
 const milliseconds = seconds =>
   seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
 
-export async function translate() {
+async function translate() {
   clearTimeout(timer);
   controller.abort();
   controller = new AbortController();
