@@ -66,6 +66,20 @@ def test_attention_of_any_sentence_and_translation_is_shown(page):
     assert len(page.fake.asked("attention")) == 2
 
 
+def test_a_candidate_taken_in_a_panel_leaves_the_focus_there(page):
+    """Though all of the panel is drawn again."""
+    page.translate(FILE)
+    for tab, focused in (("Attention", "Cross-attention"), ("API", "curl")):
+        page.open_tab(tab)
+        page.press("TAB", "TAB")
+        assert page.script("return document.activeElement.closest('[role=tabpanel]')")
+        page.script("document.activeElement.dataset.old = ''")
+        page.press("2" if tab == "Attention" else "3", held=("ALT",))
+        page.wait(lambda: not page.find("[role=tabpanel] [data-old]"))
+        here = page.driver.switch_to.active_element
+        assert here.accessible_name == focused
+
+
 def test_steps_show_what_else_was_probable(page):
     """At each place the eight best tokens with their probabilities."""
     page.translate(FILE)

@@ -27,8 +27,16 @@ function say(root, text) {
   add(root, "p", text, {class: "quiet"});
 }
 
-function showCandidates(root, {sentence, pick}) {
+// Draw in a panel; if what had the focus goes with it, focus what is chosen there.
+function redraw(root, draw, facts) {
   const focused = root.contains(document.activeElement);
+  draw(root, facts);
+  if (focused && !root.contains(document.activeElement)) {
+    root.querySelector("[aria-pressed=true], [tabindex='0']")?.focus();
+  }
+}
+
+function showCandidates(root, {sentence, pick}) {
   root.replaceChildren();
   const best = sentence.hypotheses[sentence.chosen].text;
   const most = Math.exp(Math.max(...sentence.hypotheses.map(each => each.log_probability)));
@@ -50,7 +58,6 @@ function showCandidates(root, {sentence, pick}) {
     }
     button.onclick = () => pick(rank);
   });
-  if (focused) list.querySelector("[aria-pressed=true]")?.focus();
 }
 
 // Ask once for the maps of a sentence and the best tokens at each place of its translation.
@@ -73,7 +80,7 @@ async function showMaps(root, draw) {
   if (!root.childElementCount) say(root, "Reading the model\u2026");
   try {
     const [answer] = await Promise.all([fetchMaps(context), loadExplorer()]);
-    if (answer) draw(root, answer);
+    if (answer) redraw(root, draw, answer);
   } catch (error) {
     if (error.name !== "AbortError") say(root, error.message);
   }
@@ -148,9 +155,9 @@ export function show(newContext = context) {
   context = newContext;
   const {sentence, several} = context, root = byId(shown);
   byId("current").textContent = shown !== "API" && several ? `Of: ${sentence.source}` : "";
-  if (shown === "API") showApi(root, context);
+  if (shown === "API") redraw(root, showApi, context);
   else if (!sentence.hypotheses?.[sentence.chosen]?.text) say(root, "No translation to show.");
-  else if (shown === "Candidates") showCandidates(root, context);
+  else if (shown === "Candidates") redraw(root, showCandidates, context);
   else showMaps(root, shown === "Steps" ? showSteps : showExplorer);
 }
 
