@@ -115,9 +115,11 @@ def make_app(
 def make_routes(service: Service, *, page: bool = True) -> list[Route]:
     """Return the routes of all protocols, and those of the page."""
     return [
-        *libretranslate.routes(service),
-        *deepl.routes(service),
-        *native.routes(service),
+        *(
+            operation.route(service)
+            for protocol in (libretranslate, deepl, native)
+            for operation in protocol.operations(service)
+        ),
         *_own_routes(service),
         *(_page_routes() if page else ()),
     ]

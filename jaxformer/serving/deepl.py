@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import refuse
@@ -71,11 +70,6 @@ def operations(service: Service) -> list[Operation]:
         get("/v2/languages", "List languages", _languages, [_LANGUAGE], side),
         get("/v2/usage", "Count the characters translated", show, count, none),
     ]
-
-
-def routes(service: Service) -> list[Route]:
-    """Return the routes of the protocol."""
-    return [own.route(service) for own in operations(service)]
 
 
 def error(error: ServingError) -> Response:

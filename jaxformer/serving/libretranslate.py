@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from jaxformer.serving.call import current
 from jaxformer.serving.errors import ServingError
@@ -74,11 +73,6 @@ def operations(service: Service) -> list[Operation]:
         get("/frontend/settings", "Show the limits of the server", _settings, dict),
         get("/spec", "Redirect to the document", _spec, "text/plain", status=302),
     ]
-
-
-def routes(service: Service) -> list[Route]:
-    """Return the routes of the protocol."""
-    return [own.route(service) for own in operations(service)]
 
 
 def error(error: ServingError) -> Response:

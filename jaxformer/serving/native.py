@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from jaxformer.data.records import Pair
 from jaxformer.serving.call import current
@@ -74,11 +73,13 @@ _TRANSLATIONS = record(
         "queue_seconds": float,
     }
 )
+_MAPS = ("encoder", "decoder", "cross")
+_PIECES = ("source_tokens", "target_tokens", "read_tokens")
 _ATTENTION = record(
     {
         **dict.fromkeys(("text", "translation"), str),
-        **{name: [str] for name in ("source_tokens", "target_tokens", "read_tokens")},
-        **{name: [[[[float]]]] for name in ("encoder", "decoder", "cross")},
+        **{name: [str] for name in _PIECES},
+        **{name: [[[[float]]]] for name in _MAPS},
         "candidates": [[record({"token": str, "probability": float})]],
     }
 )
@@ -137,11 +138,6 @@ def operations(service: Service) -> list[Operation]:
     ]
 
 
-def routes(service: Service) -> list[Route]:
-    """Return the routes of the protocol."""
-    return [own.route(service) for own in operations(service)]
-
-
 def error(error: ServingError) -> Response:
     """Write an error in the form of the protocol."""
     return refuse(error, {"error": error.to_json()})
@@ -194,8 +190,8 @@ async def _stream(service: Service, given: Fields) -> Response:
     except BaseException:
         work.cancel()
         raise
-    if first is None:  # refused
-        await work
+    if work.done():  # by now it has been queued or refused
+        work.result()
 
     async def write() -> AsyncIterator[str]:
         """Yield events; end the work that nobody reads any more."""
@@ -242,23 +238,15 @@ async def _attend(service: Service, given: Fields) -> Fields:
         query = Query(text, *engine.languages, sentences=False)
         translation = (await service.translate([query]))[0].text
     maps, candidates = await service.attend(engine, text, translation, given["k"])
-    weights = {
-        kind: np.round(getattr(maps, kind).astype(np.float64), 4).tolist()
-        for kind in ("encoder", "decoder", "cross")
-    }
     shown = [
         [{"token": token, "probability": probability} for token, probability in own]
         for own in candidates
     ]
-    return {
-        "text": text,
-        "translation": translation,
-        "source_tokens": maps.source_tokens,
-        "target_tokens": maps.target_tokens,
-        "read_tokens": maps.read_tokens,
-        **weights,
-        "candidates": shown,
-    }
+    pieces = {name: getattr(maps, name) for name in _PIECES}
+    kept = {name: getattr(maps, name).astype(np.float64) for name in _MAPS}
+    weights = {name: np.round(own, 4).tolist() for name, own in kept.items()}
+    own = {"text": text, "translation": translation, "candidates": shown}
+    return own | pieces | weights
 
 
 async def _alternatives(service: Service, given: Fields) -> Fields:

@@ -7,6 +7,8 @@ import pytest
 from serving.asgi import MODEL, Exchange, ask, events_of, post, served
 from serving.fake_engine import FakeEngine, slowly
 
+from jaxformer.serving.errors import ServingError
+
 
 def test_a_stream_sends_each_sentence_when_it_is_found():
     released = threading.Event()
@@ -52,6 +54,21 @@ def test_a_stream_sends_each_sentence_when_it_is_found():
 def test_what_is_refused_before_a_stream_has_a_status(body, status, code):
     answer = post("/v1/translate/stream", body, limits={"queue": 20})
     assert (answer.status, answer.json["error"]["code"]) == (status, code)
+
+
+def test_a_stream_for_which_there_is_no_room_has_a_status():
+    """Also when that is found out after its first event."""
+
+    async def refuse(*_, **__):
+        raise ServingError(503, "queue", "no room", retry_after=7)
+
+    async def work(app, service):
+        service.batcher.run = refuse
+        return await ask(app, "POST", "/v1/translate/stream", {"text": "One."})
+
+    answer = served(work)
+    assert (answer.status, answer.json["error"]["code"]) == (503, "queue")
+    assert answer.headers["retry-after"] == "7"
 
 
 def test_a_stream_that_fails_says_so_at_its_end():
