@@ -13,6 +13,8 @@ from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.service import Service
+from jaxformer.serving.terms import Glossary
+from jaxformer.serving.texts import Query, Translated
 
 MODEL = {"name": "fake", "source": "en", "target": "de", "checkpoint": "7"}
 
@@ -115,6 +117,19 @@ def run_ready(service: Service, work: Callable[[], Awaitable[Any]]) -> Any:
             return await work()
 
     return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def translate(
+    *queries: Query,
+    engine: FakeEngine | None = None,
+    glossary: Glossary | None = None,
+    **told: Any,
+) -> list[Translated]:
+    """Translate texts by a ready service."""
+    glossaries = {} if glossary is None else {"": glossary}
+    engines = [engine or FakeEngine()]
+    service = Service(engines, ServingConfig(), glossaries=glossaries)
+    return run_ready(service, lambda: service.translate(queries, **told))
 
 
 def served(

@@ -1,13 +1,12 @@
-"""Texts of requests become sentences, batches, and texts again."""
+"""Requests share batches, wait, fail and are cancelled; runs are read again."""
 
 import asyncio
 import contextlib
 import functools
-import itertools
 import threading
 
 import pytest
-from serving.asgi import run_ready
+from serving.asgi import run_ready, translate
 from serving.fake_engine import FakeEngine, slowly
 
 from jaxformer.data.records import Pair
@@ -15,12 +14,11 @@ from jaxformer.errors import InputError
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import PLAIN, RICH, TERMS
+from jaxformer.serving.programs import PLAIN
 from jaxformer.serving.server import load_engines
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.terms import Glossary
-from jaxformer.serving.texts import Query, Text, best_rows
-from jaxformer.translation.results import Hypothesis
+from jaxformer.serving.texts import Query
 
 
 def served(work, *engines, **keys):
@@ -29,79 +27,11 @@ def served(work, *engines, **keys):
     return run_ready(service, lambda: work(service))
 
 
-def translate(*queries, engine=None, **keys):
-    engines = [engine or FakeEngine()]
-    return served(lambda service: service.translate(queries), *engines, **keys)
-
-
-def test_a_text_keeps_its_layout():
-    (done,) = translate(Query("  One two. Three?\r\n\r\n- four"))
-    assert done.text == "  ONE TWO. THREE?\r\n\r\n- FOUR"
-    assert [each.source for each in done.sentences] == ["One two.", "Three?", "- four"]
-    assert [each.span for each in done.sentences] == [(2, 10), (11, 17), (21, 27)]
-    assert (done.alternatives, done.unmet, done.source) == ([], [], "en")
-
-
-@pytest.mark.parametrize("text", ["", " \n ", "***", "🙂"])
-def test_a_text_without_words_is_its_own_translation(text):
-    (done,) = translate(Query(text, n_best=2))
-    assert (done.text, done.sentences, done.alternatives) == (text, [], [])
-
-
 def test_all_texts_of_a_request_share_batches():
     engine = FakeEngine()
     done = translate(Query("one"), Query("two"), Query("three"), engine=engine)
     assert [each.text for each in done] == ["ONE", "TWO", "THREE"]
     assert engine.batches == [(PLAIN, ["one", "two", "three"])]
-
-
-@pytest.mark.parametrize(
-    ("query", "kind"),
-    [
-        (Query("one"), PLAIN),
-        (Query("one", n_best=2), RICH),
-        (Query("one", prefix="EIN"), RICH),
-        (Query("one", alignment=True), RICH),
-        (Query("one", required=("EINS",)), TERMS),
-    ],
-)
-def test_a_search_does_no_more_than_is_asked_for(query, kind):
-    engine = FakeEngine()
-    (done,) = translate(query, engine=engine)
-    assert engine.batches == [(kind, ["one"])]
-    (hypothesis, *_) = done.sentences[0].hypotheses
-    assert (hypothesis.alignment is not None) == query.alignment
-    assert len(done.sentences[0].hypotheses) == query.n_best
-
-
-def test_a_prefix_is_of_the_first_sentence():
-    (done,) = translate(Query("One two. Three.", prefix="EIN"))
-    assert done.text == "EIN TWO. THREE."
-
-
-def test_phrases_that_are_missing_are_named():
-    (done,) = translate(Query("one", required=("EINS", "impossible")))
-    assert (done.text, done.unmet) == ("ONE EINS", ["impossible"])
-
-
-def test_required_phrases_are_refused_with_several_sentences():
-    with pytest.raises(ServingError, match="one sentence") as caught:
-        translate(Query("One. Two.", required=("EINS",)))
-    assert (caught.value.status, caught.value.field) == (400, "required")
-
-
-def test_terms_of_a_glossary_are_required_or_named():
-    glossary = Glossary({"one": "EINS", "two": "impossible", "six": "unwritable"})
-
-    async def work(service):
-        service.glossaries["en", "de"] = glossary
-        return await service.translate([Query("One two. Three. Six.")])
-
-    engine = FakeEngine()
-    (done,) = served(work, engine)
-    assert done.text == "ONE TWO. EINS THREE. SIX."
-    assert done.unmet == ["impossible", "unwritable"]
-    assert {kind for kind, _ in engine.batches} == {TERMS, PLAIN}
 
 
 def test_a_glossary_is_of_its_pair():
@@ -123,115 +53,6 @@ def test_a_glossary_is_of_its_pair():
     ):
         with pytest.raises(InputError, match=words):
             Service(engines, ServingConfig(), glossaries={name: glossary})
-
-
-def test_placeholders_survive():
-    engine = FakeEngine()
-    (done,) = translate(Query("Delete {name} now. Done."), engine=engine)
-    assert done.text == "DELETE {name} NOW. DONE."
-    assert engine.batches == [(TERMS, ["Delete F1 now."]), (PLAIN, ["Done."])]
-
-
-def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
-    engine, told = FakeEngine(), []
-
-    async def work(service):
-        return await service.translate(
-            [Query("forget {name} now. Done.")],
-            sentence=lambda text, index, own: told.append(own.hypotheses[0].text),
-        )
-
-    (done,) = served(work, engine)
-    assert done.text == "FORGET {name} NOW. DONE."
-    assert told == ["DONE.", "FORGET {name} NOW."]
-    assert engine.batches[2:] == [(PLAIN, ["forget", "now."])]
-
-
-def test_a_long_sentence_with_placeholders_is_searched_once():
-    """Only its first part would be required to have the marks."""
-    engine = FakeEngine()
-    words = "one two three four five six seven eight nine"
-    (done,) = translate(Query(f"{words} {{n}} ten"), engine=engine)
-    assert done.text == f"{words.upper()} {{n}} TEN"
-    assert {kind for kind, _ in engine.batches} == {PLAIN}
-
-
-@pytest.mark.parametrize(
-    ("query", "aligned"),
-    [
-        (Query("<b>one</b>", format="html"), 1),
-        (Query("<b>one</b>", format="html", n_best=2), 2),
-        (Query("one", n_best=2, alignment=True), 2),
-        (Query("one", n_best=2), 0),
-        (Query("<b>one</b> {n}", format="html"), None),  # the one with all marks
-        (Query("one {n}"), 0),
-    ],
-)
-def test_no_translation_is_aligned_for_nothing(query, aligned):
-    text = Text(query, FakeEngine(), None)
-    text.encode()
-    (encoded,) = text.cuts[0].asks[0].encoded
-    assert encoded.sentence[3] == aligned
-
-
-def test_phrases_are_not_required_of_each_text_between_placeholders():
-    query = Query("forget {name} now", required=("ja",))
-    (done,) = translate(query)
-    assert (done.text, done.unmet) == ("FORGET {name} NOW", ["ja"])
-
-
-def test_terms_within_html_are_met():
-    async def work(service):
-        service.glossaries["en", "de"] = Glossary(
-            {"one two": "ONE TWO", "three": "drei"}
-        )
-        return await service.translate([Query("One <b>two three</b>", format="html")])
-
-    (done,) = served(work)
-    assert done.unmet == []
-
-
-def test_sentences_of_html_show_what_was_copied():
-    query = Query("<p>One <code>a b</code>. Two.</p>", format="html")
-    (done,) = translate(query)
-    assert [own.source for own in done.sentences] == ["One <code>a b</code>.", "Two."]
-    assert done.sentences[0].hypotheses[0].text == "ONE <code>a b</code>."
-
-
-def test_html_keeps_its_tags():
-    text = '<p id="1">One <b>two</b>.</p>\n<code>x</code> <i>Three</i>'
-    (done,) = translate(Query(text, format="html"))
-    assert done.text == text.replace("One", "ONE").replace("two", "TWO").replace(
-        "Three", "THREE"
-    )
-
-
-def test_a_long_sentence_is_joined_from_its_parts():
-    words = [f"w{number}" for number in range(20)]
-    (done,) = translate(Query(" ".join(words), n_best=2))
-    assert done.text == " ".join(words).upper()
-    assert len(done.sentences) == 1
-
-
-def test_whole_texts_are_ranked_by_the_sum_of_their_sentences():
-    (done,) = translate(Query("A b. C.", n_best=2))
-    # A rank costs a sentence as much as it has words.
-    assert [done.text, *done.alternatives] == ["A B. C.", "A B. C.!"]
-
-
-def test_a_sentence_without_tokens_stays_empty():
-    (done,) = translate(Query("One. nothing\nTwo.", n_best=2))
-    assert done.text == "ONE.\nTWO."
-
-
-def test_the_best_rows_are_those_of_all_combinations():
-    choices = [
-        [Hypothesis(f"{s}", s, s, [], finished=True) for s in own]
-        for own in ([-1.0, -1.5, -4.0], [-2.0, -2.25], [0.0, -0.5, -0.625])
-    ]
-    rows = best_rows(choices, 5)
-    sums = sorted(-sum(h.score for h in row) for row in itertools.product(*choices))
-    assert [-sum(each.score for each in row) for row in rows] == sums[:5]
 
 
 def test_sentences_are_told_as_they_are_found():
