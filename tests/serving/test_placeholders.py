@@ -25,6 +25,7 @@ PLACEHOLDERS = [
     "%{count}",
     "{{a.b}}",
     "{{ a b }}",
+    "[X12X]",
     '<x id="1"/>',
     "</g>",
     "&nbsp;",
