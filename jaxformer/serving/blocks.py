@@ -57,11 +57,12 @@ class Link(NamedTuple):
 
     space: str
     """White space before it."""
-    text: str
+    source: str
+    """As it is written, with objects as characters; that of the source if it is the
+    same text.
+    """
     unit: int | None
     """Number of the source unit that it translates; None: unknown."""
-    copy: bool = False
-    """Whether both are the same text."""
 
 
 class Gap(NamedTuple):
@@ -88,7 +89,8 @@ class Block:
         """
         self.text = "".join(entry.text for entry in entries).rstrip(" ")
         self.objects = objects
-        self._raw = [entry.raw for entry in entries if entry.text]
+        kept = {"<": "&lt;", **dict(zip(objects, objects, strict=True))}
+        self._raw = [kept.get(each.text, each.raw) for each in entries if each.text]
         stops = accumulate(bool(entry.text) for entry in entries)
         breaks = {
             stop for entry, stop in zip(entries, stops, strict=True) if not entry.text
@@ -158,7 +160,10 @@ class Block:
         left: int | None = -1
         for link, own in zip(links, tags, strict=False):
             pieces += self._write_gap(own, link, left, empty)
-            pieces += self._write(link, missing)
+            pieces += (
+                missing.pop(each, "") if each in self.objects else each
+                for each in link.source
+            )
             left = link.unit
         end = self._gaps[-1]
         if links and end.tags == tags[-1]:
@@ -182,15 +187,12 @@ class Block:
             stop = part.stop
 
     def _complete(self, parts: Sequence[TranslatedPart]) -> Iterator[TranslatedPart]:
-        """Yield the parts, and text between them as a translation of itself."""
+        """Yield the parts, and words between them as translations of themselves."""
         stop = 0
         for part in (*parts, TranslatedPart(len(self.text), len(self.text), "")):
-            between = self.text[stop : part.start]
-            if between.strip():
-                start = stop + len(between) - len(between.lstrip())
-                yield TranslatedPart(start, start + len(between.strip()), between)
-            if part.stop > part.start:
-                yield part
+            for word in _WORD.finditer(self.text, stop, part.start):
+                yield TranslatedPart(*word.span(), word[0])
+            yield part
             stop = part.stop
 
     def _link(self, part: TranslatedPart, space: str) -> Iterator[Link]:
@@ -200,27 +202,30 @@ class Block:
         if not sources:
             return
         words = [[word[0] for word in side] for side in (sources, targets)]
-        stop = 0
-        for number, word in zip(
-            link_words(part.alignment, *words), targets, strict=True
-        ):
-            source = None if number is None else sources[number]
-            units, text = self._units_of(source), word[0]
+        links, stop = link_words(part.alignment, *words), 0
+        for number, word in zip(links, targets, strict=True):
+            source, text = None if number is None else sources[number], word[0]
+            units = self._units_of(source)
             space += part.text[stop : word.start()]
             stop = word.end()
-            whole = units and source and self._starts[units[0]] == source.start()
-            if whole and source and source[0] == text:
-                for unit in units:
-                    begin, end, _ = self._units[unit]
-                    own = self.text[begin:end]
-                    yield Link(space, own, unit, copy=True)
-                    space = ""
-                continue
-            # The last mark of a sentence is that of the source, whatever the word.
-            ends = self._units_of(sources[-1]) if word is targets[-1] else units
-            for begin, end, kind in divide_word(text, 0, len(text), ()):
-                unit = self._find(ends if kind == "after" else units, kind)
-                yield Link(space, text[begin:end], unit)
+            first = self._starts[units.start : units.stop][:1]
+            if source and source[0] == text and first == [source.start()]:
+                own = [
+                    ("".join(self._raw[slice(*self._units[unit][:2])]), unit)
+                    for unit in units
+                ]
+            else:
+                # The last mark of a sentence is that of the source, whatever the word.
+                ends = self._units_of(sources[-1]) if word is targets[-1] else units
+                own = [
+                    (
+                        html.escape(text[begin:end], quote=False),
+                        self._find(ends if kind == "after" else units, kind),
+                    )
+                    for begin, end, kind in divide_word(text, 0, len(text), ())
+                ]
+            for written, unit in own:
+                yield Link(space, written, unit)
                 space = ""
 
     def _units_of(self, word: re.Match[str] | None) -> range:
@@ -270,19 +275,6 @@ class Block:
             for opens, element in tags
         ]
         return "".join((*raw[:index], space, *raw[index:]))
-
-    def _write(self, link: Link, missing: dict[str, str]) -> Iterator[str]:
-        """Yield the source of the characters of a unit; a copy's is that of the unit
-        which it copies.
-        """
-        start = 0 if link.unit is None else self._starts[link.unit]
-        for number, character in enumerate(link.text, start):
-            if character in self.objects:
-                yield missing.pop(character, "")
-            elif link.copy and character != "<":
-                yield self._raw[number]
-            else:
-                yield html.escape(character, quote=False)
 
 
 def divide_word(

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving.fake_engine import FakeEngine
 
 from jaxformer.serving.blocks import TranslatedPart
 from jaxformer.serving.markup import parse, tokenize
-from jaxformer.serving.placing import link_words
+from jaxformer.serving.texts import Query, Text
 from jaxformer.translation.results import Alignment
 
 
@@ -225,30 +226,31 @@ def test_elements_within_more_than_a_hundred_others_are_empty():
 # --- the rules, one by one
 
 
-def test_a_line_break_within_a_paragraph_is_white_space():
-    """Only the end of a block ends a sentence."""
-    markup = parse("<p>One sentence\n   on two lines.\r\nAnd one.</p>")
-    assert [block.text for block in markup.blocks] == [
-        "One sentence on two lines. And one."
-    ]
-
-
-@pytest.mark.parametrize("name", ["div", "p", "LI", "td", "h1", "br", "title"])
-def test_a_paragraph_ends_a_sentence(name):
-    texts = [block.text for block in parse(f"One<{name}>two").blocks]
-    assert texts == ["One", "two"]
-
-
-@pytest.mark.parametrize("name", ["b", "a", "span", "x", "my-element", "FONT"])
-def test_other_elements_do_not(name):
-    (block,) = parse(f"One <{name} a=b>two</{name}> three").blocks
-    assert block.text == "One two three"
-
-
-def test_lines_of_preformatted_text_are_sentences():
-    html = "<pre>One\n  two  <b>three\n\nfour</b></pre> five\nsix"
-    texts = [block.text for block in parse(html).blocks]
-    assert texts == ["One", "two three", "four", "five six"]
+@pytest.mark.parametrize(
+    ("html", "texts"),
+    [
+        # a line break within a paragraph is white space
+        ("<p>One\n   line.\r\nAnd one.</p>", ["One line. And one."]),
+        # a paragraph, row or item ends a sentence, and other elements do not
+        *(
+            (f"One<{name}>two", ["One", "two"])
+            for name in ("div", "p", "LI", "td", "h1", "br", "title")
+        ),
+        *(
+            (f"One <{name} a=b>two</{name}> three", ["One two three"])
+            for name in ("b", "a", "span", "x", "my-element", "FONT")
+        ),
+        # a line of preformatted text
+        (
+            "<pre>One\n  two  <b>three\n\nfour</b></pre> five\nsix",
+            ["One", "two three", "four", "five six"],
+        ),
+        # the case of a heading stays
+        ("<h1>ABOUT US</h1>", ["ABOUT US"]),
+    ],
+)
+def test_what_ends_a_sentence(html, texts):
+    assert [block.text for block in parse(html).blocks] == texts
 
 
 def test_text_comes_back_without_entities_but_for_three_signs():
@@ -299,6 +301,9 @@ def test_text_comes_back_without_entities_but_for_three_signs():
         ("<a>One</a><a>Two</a>", "Eins Zwei", "0-0 1-1", "<a>Eins</a><a>Zwei</a>"),
         # without an end tag
         ("one <b>two three", "eins drei zwei", "0-0 1-2 2-1", "eins <b>drei zwei"),
+        # the case of the model's output stays
+        ("<h1>ABOUT <b>US</b></h1>", "Über uns", "0-0 1-1",
+         "<h1>Über <b>uns</b></h1>"),
         # white space of the source stays between neighbours
         ("5&nbsp;apples", "5 Äpfel", "0-0 1-1", "5&nbsp;Äpfel"),
     ],
@@ -350,14 +355,6 @@ def test_sentences_of_a_block_are_placed_in_their_spans():
     )
 
 
-def test_an_upper_case_heading_is_not_changed():
-    """The case of the model's output stays."""
-    assert parse("<h1>ABOUT US</h1>").blocks[0].text == "ABOUT US"
-    assert translate("<h1>ABOUT <b>US</b></h1>", "Über uns", "0-0 1-1") == (
-        "<h1>Über <b>uns</b></h1>"
-    )
-
-
 def test_documents_are_independent():
     """The results of a batch are those of each document parsed by itself."""
     pages = ["<p>One <code>x</code></p>", "<b>two", "</b> <code>y</code> three"]
@@ -374,29 +371,15 @@ def test_a_lost_object_is_at_the_end_and_a_doubled_one_comes_once():
     assert markup.render([[part]]) == "<p><code>b</code>  benutzen <code>a</code></p>"
 
 
-def attention(*rows):
-    """Make an alignment of words of a piece; the rest of a row is for the end."""
-    weights = np.array(rows, np.float32)
-    weights = np.concatenate([weights, 1 - weights.sum(1, keepdims=True)], axis=1)
-    targets, sources = weights.shape
-    numbers = [*range(sources - 1), None]
-    return Alignment([""] * sources, weights, numbers, list(range(targets)))
-
-
-def test_a_word_that_attends_to_the_end_has_no_source_word():
-    """As "Sie" in "Wählen Sie Datei"."""
-    alignment = attention([0.9, 0], [0.1, 0.2], [0, 0.8])
-    targets = ["Wählen", "Sie", "Datei"]
-    assert link_words(alignment, ["Choose", "File"], targets) == [0, None, 1]
-    # unless it is the only one for its source word
-    assert link_words(alignment, ["Choose", "File"], targets[:2]) == [0, 1]
-
-
-def test_attention_that_a_word_has_from_all_counts_less():
-    alignment = attention([0.9, 0.1], [0.9, 0.1], [0.5, 0.4])
-    assert link_words(alignment, ["a", "b"], ["x", "y", "z"]) == [0, 0, 1]
-
-
-def test_a_word_that_is_the_same_on_both_sides_belongs_to_itself():
-    alignment = attention([0.9, 0.1], [0.9, 0.1])
-    assert link_words(alignment, ["Open", "GNOME"], ["GNOME", "öffnen"]) == [1, 0]
+@given(HTML)
+@settings(max_examples=100, deadline=None)
+def test_html_is_searched_no_more_than_its_text(html):
+    """Each word once, and once more around placeholders that a translation lacks."""
+    text = Text(Query(html, format="html"), FakeEngine(), None)
+    text.encode()
+    words = sum(len(block.text.split()) for block in parse(html).blocks)
+    assert text.tokens <= words
+    for cut in text.cuts:
+        if cut.hidden is not None:
+            text.ask_between(cut)
+    assert text.tokens <= words
