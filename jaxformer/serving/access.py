@@ -18,7 +18,7 @@ from jaxformer.serving.config import read_entries
 from jaxformer.serving.errors import ServingError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})")
 
 # Clients whose rates are kept. Beyond these the one that asked the longest time ago is
 # forgotten.
@@ -39,17 +39,12 @@ class Keys:
         Raises:
             InputError: see :func:`~jaxformer.serving.config.read_entries`.
         """
-
-        def parse(line: str) -> tuple[str, str] | None:
-            name, _, digest = line.partition(":")
-            is_one = _NAME.fullmatch(name) and _DIGEST.fullmatch(digest.lower())
-            return (name, digest.lower()) if is_one else None
-
         form = (
             "a name of letters and digits, a colon, and the SHA-256 digest of a key in"
             " hexadecimal"
         )
-        return cls(read_entries(path, "keys", parse, entry="name", form=form))
+        found = read_entries(path, "keys", _LINE, entry="name", form=form)
+        return cls({name: digest.lower() for name, digest in found.items()})
 
     def find(self, key: str) -> str | None:
         """Return the name of a key, or None if it is unknown.

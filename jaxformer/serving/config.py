@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxformer.errors import InputError, check_keys, key
@@ -141,7 +141,7 @@ class Site:
 def read_entries(
     path: str | Path,
     kind: str,
-    parse: Callable[[str], tuple[str, str] | None],
+    pattern: re.Pattern[str],
     *,
     entry: str,
     form: str,
@@ -153,9 +153,9 @@ def read_entries(
     Args:
         path: of the file.
         kind: what the file has, such as ``keys``. Those are not shown in errors.
-        parse: returns the name and value of a line; None: it has another form.
+        pattern: of a line, with groups for its name and its value.
         entry: a word for a name.
-        form: that a line must have.
+        form: that of the pattern in words.
 
     Raises:
         InputError: the file cannot be read, has no line, or one of another form or with
@@ -173,16 +173,16 @@ def read_entries(
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
-        parsed = parse(line)
-        if parsed is None:
+        place, match = f"{path}, line {number}", pattern.fullmatch(line)
+        if match is None:
             shown = "" if kind == "keys" else f", not {line!r}"
-            raise InputError(f"{path}, line {number} must be {form}{shown}")
-        if parsed[0] in found:
+            raise InputError(f"{place} must be {form}{shown}")
+        name, value = match.groups()
+        if name in found:
             raise InputError(
-                f"{path}, line {number} has the {entry} {parsed[0]!r} of an earlier"
-                " line: leave one out"
+                f"{place} has the {entry} {name!r} of an earlier line: leave one out"
             )
-        found.update([parsed])
+        found[name] = value
     if not found:
         raise InputError(f"{path} has no {kind}: add one")
     return found

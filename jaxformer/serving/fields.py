@@ -41,12 +41,8 @@ async def read_values(request: Request) -> dict[str, Any]:
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise ServingError(
-            415,
-            "unsupported_encoding",
-            f"Content-Encoding must be absent, not {encoding[:40]!r}: send the body"
-            " uncompressed",
-        )
+        rule = f"Content-Encoding must be absent, not {encoding[:40]!r}: send the body"
+        raise ServingError(415, "unsupported_encoding", f"{rule} uncompressed")
     content_type = request.headers.get("content-type", "")
     pairs = _form(request.scope["query_string"], "the query")
     values = _read_values(await request.body(), content_type, pairs)
@@ -64,11 +60,7 @@ def _read_values(
         return _collect(query) | _json(body)
     if media_type == "application/x-www-form-urlencoded":
         if body.lstrip().startswith(b'{"'):  # as curl -d sends it
-            raise ServingError(
-                400,
-                "bad_form",
-                "the form is JSON: send it with Content-Type: application/json",
-            )
+            raise _bad("the form is JSON: send it with Content-Type: application/json")
         return _collect(query + _form(body, "the form"))
     if media_type == "multipart/form-data":
         return _collect(query + _multipart(body, content_type))
@@ -95,10 +87,9 @@ def answer(
 
 def refuse(error: ServingError, data: Any) -> Response:
     """Write an error in the form of a protocol, with the headers that it needs."""
-    retry = error.retry_after
-    return answer(
-        error.status, data, None if retry is None else {"Retry-After": str(retry)}
-    )
+    after = error.retry_after
+    headers = {} if after is None else {"Retry-After": str(after)}
+    return answer(error.status, data, headers)
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -154,16 +145,10 @@ def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
     try:
         parse_form(headers, io.BytesIO(body), keep, refuse_file)
     except ValueError as error:
-        raise ServingError(
-            400, "bad_form", f"the body is no multipart form: {error}"
-        ) from None
+        raise _bad(f"the body is no multipart form: {error}") from None
     if files:
-        raise ServingError(
-            400,
-            "wrong_type",
-            f"{files[0]} must be a text, not a file: send what the file contains",
-            field=files[0],
-        )
+        rule = f"{files[0]} must be a text, not a file: send what the file contains"
+        raise ServingError(400, "wrong_type", rule, field=files[0])
     if len(fields) > _MOST_FIELDS:
         raise _too_many_fields("the form")
     try:
@@ -173,19 +158,17 @@ def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
 
 
 def _not_unicode(place: str, error: UnicodeDecodeError) -> ServingError:
-    return ServingError(
-        400,
-        "not_unicode",
-        f"{place} must be UTF-8, and byte {error.start} is not: encode it as UTF-8",
-    )
+    rule = f"{place} must be UTF-8, and byte {error.start} is not: encode it as UTF-8"
+    return ServingError(400, "not_unicode", rule)
+
+
+def _bad(fault: str) -> ServingError:
+    return ServingError(400, "bad_form", fault)
 
 
 def _too_many_fields(place: str) -> ServingError:
-    return ServingError(
-        400,
-        "bad_form",
-        f"{place} has more than {_MOST_FIELDS} fields: leave out what is not needed",
-        limit=_MOST_FIELDS,
+    return _bad(
+        f"{place} has more than {_MOST_FIELDS} fields: leave out what is not needed"
     )
 
 

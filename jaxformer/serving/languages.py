@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxformer.data.language_codes import find_model_language, read_code, same_language
 from jaxformer.interop.argos_languages import describe_language
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.schema import wrong
 from jaxformer.serving.texts import Query, Translated
 
 if TYPE_CHECKING:
@@ -87,13 +88,7 @@ def find_language(
     if found is None:
         names = ", ".join(list_codes(service, field, write))
         shown = code[:_LONGEST_CODE]
-        raise ServingError(
-            400,
-            "unknown_language",
-            f"{field} must be one of {names}, not {shown!r}",
-            field=field,
-            given=shown,
-        )
+        raise wrong(field, f"one of {names}", shown, "unknown_language")
     return found
 
 
@@ -106,13 +101,9 @@ def find_engine(service: Service, pair: tuple[str, str]) -> TranslationEngine:
     if pair in service.engines:
         return service.engines[pair]
     source, target = (f"{name_language(code)} ({write_code(code)})" for code in pair)
-    raise ServingError(
-        400,
-        "unknown_pair",
-        f"{target} is not available as a target language from {source}",
-        field="target",
-        given=write_code(pair[1]),
-    )
+    fault = f"{target} is not available as a target language from {source}"
+    given = write_code(pair[1])
+    raise ServingError(400, "unknown_pair", fault, field="target", given=given)
 
 
 async def find_source(service: Service, field: str, texts: Sequence[str]) -> Source:
@@ -121,7 +112,7 @@ async def find_source(service: Service, field: str, texts: Sequence[str]) -> Sou
     Raises:
         ServingError: there are several, and no package to tell them apart.
     """
-    sources = sorted({source for source, _ in service.engines})
+    sources = list_codes(service, "source")
     try:
         ranked = await service.detect("\n".join(texts))
     except ServingError as error:

@@ -28,11 +28,7 @@ _NAMES = {
     "array": "a list",
     "object": "an object",
 }
-FORMAT: Schema = {
-    "enum": ["text", "html"],
-    "default": "text",
-    "x-code": "bad_format",
-}
+FORMAT: Schema = {"enum": ["text", "html"], "default": "text", "x-code": "bad_format"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -206,6 +202,8 @@ def _read_fields(schema: Schema, values: dict[str, Any], before: str) -> dict[st
                     field=before + replace_surrogates(name[:80]),
                 )
     for name, own in known.items():
+        if name in KEY_FIELDS:  # checked before
+            continue
         value = values.get(name)
         if value is None or (value == "" and "enum" in own and "type" not in own):
             if name in schema["required"]:

@@ -11,6 +11,7 @@ from jaxformer.serving.config import read_entries
 from jaxformer.translation.paragraphs import is_unspaced
 
 _PAIR = re.compile(r"([A-Za-z]\w+-[A-Za-z][\w-]+):(.+)", re.DOTALL)
+_LINE = re.compile(r"([^\t]*\S)[^\S\t]*\t[^\S\t]*([^\t]*\S)")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -53,14 +54,8 @@ class Glossary:
         Raises:
             InputError: see :func:`~jaxformer.serving.config.read_entries`.
         """
-
-        def parse(line: str) -> tuple[str, str] | None:
-            term, _, translation = map(str.strip, line.partition("\t"))
-            is_one = _TOKEN.search(term) and translation and "\t" not in translation
-            return (term, translation) if is_one else None
-
         form = "a term, a tab, and its translation"
-        return cls(read_entries(path, "terms", parse, entry="term", form=form))
+        return cls(read_entries(path, "terms", _LINE, entry="term", form=form))
 
     def terms_in(self, text: str) -> list[str]:
         """Return the translations of the terms in a text, each once, in its order."""

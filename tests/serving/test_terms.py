@@ -81,6 +81,7 @@ def test_a_file_is_read(tmp_path):
         ("one", "line 1 must be a term, a tab, and its translation, not 'one'"),
         ("a\tb\n\nc\t", "line 3 must be a term"),
         ("a\tb\tc", "line 1 must be a term"),
+        ("a\t\tb", "line 1 must be a term"),
         ("\tb", "line 1 must be a term"),
         ("a\tb\na\tc", "line 2 has the term 'a' of an earlier line"),
         ("# a\tb\n", "has no terms: add one"),
