@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxformer.serving.errors import ServingError
 
 # Widths up to this one, and up to each power of two above, fit into the same batch.
-_NARROW = 16
+_NARROW = 32
 _STEP = 4  # between widths that differ
 _WEIGHT = 0.2  # of the last batch in the mean time of a sentence
 

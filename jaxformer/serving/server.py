@@ -34,6 +34,7 @@ from jaxformer.serving.service import Service
 from jaxformer.serving.terms import load_glossaries
 
 _KEEP_ALIVE = 5  # seconds
+_SWITCH = 5e-4  # seconds after which a thread that encodes lets the event loop go on
 
 
 def serve(
@@ -85,6 +86,7 @@ def serve(
             notify("READY=1")
 
         show(f"listening {url}")
+        say(f"compiling {service.programs} programs, ready when some of them are done")
         server = Server(app, service, site.trusted_proxy, announce=announce, say=say)
         server.run_on(bound)
 
@@ -192,6 +194,7 @@ class Server(uvicorn.Server):
         self._service, self._drain = service, config.drain
         self._announce: Callable[[], None] | None = announce
         self._say = say
+        self._is_warm = False
         self._stop_at: float | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -202,6 +205,7 @@ class Server(uvicorn.Server):
         Raises:
             BaseException: what ended the service before.
         """
+        sys.setswitchinterval(_SWITCH)
         with signals.handled(self._handle):
             self.run(sockets=[bound])
         if self._service.error is not None:
@@ -218,6 +222,9 @@ class Server(uvicorn.Server):
         if self._announce is not None and service.is_ready.is_set():
             self._announce()
             self._announce = None
+        if not self._is_warm and service.done == service.programs:
+            self._tell(f"all {service.done} programs are compiled")
+            self._is_warm = True
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self.should_exit = True
         if service.error is not None:
@@ -246,6 +253,9 @@ class Server(uvicorn.Server):
             line = f"reloaded {self._service.describe()}"
         except Exception as error:
             line = f"reload failed, nothing has changed: {first_line(error)}"
+        self._tell(line)
+
+    def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the terminal may be closed
             self._say(line)
 
@@ -261,8 +271,22 @@ def _protocol(config: ServingConfig) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._is_refused = len(self.connections) > config.connections
+            if len(self.connections) > config.connections:
+                self._is_refused = not self._drop_silent()
             self._wait(1.0 if self._is_refused else config.body_timeout)
+
+        def _drop_silent(self) -> bool:
+            """Close the connection that has waited longest with no whole request."""
+            waiting = {
+                each._timer.when(): each
+                for each in self.connections
+                if isinstance(each, Limited) and each._timer and not each._is_refused
+            }
+            if waiting:
+                oldest = waiting[min(waiting)]
+                oldest._stop()
+                oldest.transport.abort()
+            return bool(waiting)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()

@@ -101,6 +101,8 @@ class Service:
         self._worker = ThreadPoolExecutor(1, "model")
         # A program takes seconds to compile, in which others are searched.
         self._compiler = ThreadPoolExecutor(1, "compiler")
+        # Several would keep the event loop from the interpreter.
+        self._encoder = ThreadPoolExecutor(1, "encoder")
         self._reloading = asyncio.Lock()
         self.batcher = Batcher(
             self._search,
@@ -134,7 +136,7 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for threads in (self._worker, self._compiler):
+            for threads in (self._worker, self._compiler, self._encoder):
                 threads.shutdown(wait=False, cancel_futures=True)
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
@@ -145,15 +147,12 @@ class Service:
 
     async def _warm(self) -> None:
         """Compile what makes each engine ready, then the rest."""
-        loop = asyncio.get_running_loop()
         warmed = [(engine, engine.warm()) for engine in self.engines.values()]
         counts = [0] * len(warmed)
         for needed in (True, False):
             for number, (engine, steps) in enumerate(warmed):
                 while not needed or counts[number] < engine.needed:
-                    count: Any = await loop.run_in_executor(
-                        self._compiler, next, steps, None
-                    )
+                    count: Any = await _run_in(self._compiler, next, steps, None)
                     if count is None:
                         break
                     counts[number] = count
@@ -162,10 +161,6 @@ class Service:
             if needed and self.state == "warming":
                 self.state = "ready"
                 self.is_ready.set()
-
-    async def _work(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, call, *arguments)
 
     def _rows(self, key: Any) -> int:
         return 1 if key.kind is None else self.engines[key.pair].rows
@@ -181,10 +176,10 @@ class Service:
             job.begun = begun
         before = engine.compilations
         if key.kind is None:
-            results = await self._work(call_all, engine, jobs)
+            results = await _run_in(self._worker, call_all, engine, jobs)
         else:
             work = [job.work for job in jobs]
-            results = await self._work(engine.search, key.kind, work)
+            results = await _run_in(self._worker, engine.search, key.kind, work)
         self.metrics.compiled("ready", engine.compilations - before)
         return results
 
@@ -275,12 +270,14 @@ class Service:
         """
         arrived = time.monotonic()
         self._check_ready()
-        engines = [self.engine(query.source, query.target) for query in queries]
+        pairs = [(query.source, query.target) for query in queries]
+        known = {pair: self.engine(*pair) for pair in dict.fromkeys(pairs)}
+        engines = [known[pair] for pair in pairs]
         with self.batcher.reserved(sum(query.lines for query in queries)):
             if sum(len(query.text) for query in queries) <= _SHORT:
                 texts = self._prepare(queries, engines)
             else:
-                texts = await asyncio.to_thread(self._prepare, queries, engines)
+                texts = await _run_in(self._encoder, self._prepare, queries, engines)
         call = current()
         call.spend(sum(len(text.cuts) for text in texts))
         if begin is not None:
@@ -290,7 +287,7 @@ class Service:
         await self._run(run, end)
         queue_seconds = run.begun - arrived if run.jobs else 0.0
         if run.lost:
-            await asyncio.to_thread(_ask_between, run)
+            await _run_in(self._encoder, _ask_between, run)
             run.queue(run.lost)
             await self._run(run, end)
         if times is not None:
@@ -406,6 +403,13 @@ class Service:
             }
             self.engines = fresh
             self._state_models()
+
+
+async def _run_in(
+    threads: ThreadPoolExecutor, call: Callable[..., Result], *arguments: Any
+) -> Result:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(threads, call, *arguments)
 
 
 def _ask_between(run: RequestJobs) -> None:

@@ -45,6 +45,7 @@ import servers
 import turns
 from jaxformer.errors import InputError
 from servers import DECODING, OURS, THEIRS, Server
+from soak import check_reloads
 from turns import Message, Process, Turn
 
 SEARCH = "search"
@@ -298,6 +299,8 @@ def soak(ours: Server, options: argparse.Namespace) -> None:
     seconds = 60 * options.soak
     found = ours.load.ask({"kind": "soak", "seconds": seconds, "pid": ours.process.pid})
     code = ours.process.wait(60)
+    said = ours.log.read_text(encoding="utf-8", errors="replace")
+    found["faults"] += check_reloads(said, found["signals"])
     print(json.dumps({**found, "server_gib_before": early, "exit_code": code}))
     if found["faults"] or code:
         raise InputError(f"exit code {code}, and {found['faults']}")

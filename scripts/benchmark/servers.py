@@ -44,6 +44,7 @@ class Server:
     Attributes:
         process: of the server.
         load: its clients, see :class:`clients.Load`.
+        log: all that it writes.
         requests: how many it has been sent.
         failures: answers that were wrong or not 200.
         examples: of wrong answers: expected and given.
@@ -51,6 +52,7 @@ class Server:
 
     process: subprocess.Popen[bytes]
     load: Process
+    log: Path
     requests: int = 0
     failures: int = 0
     examples: list[Any] = dataclasses.field(default_factory=list)
@@ -151,7 +153,7 @@ def started(
                 raise InputError(f"{log.stem} ended with {process.returncode}:\n{said}")
             time.sleep(0.2)
         with Process("the clients", clients.__file__, given) as load:
-            yield Server(process, load)
+            yield Server(process, load, log)
     finally:
         process.terminate()
         process.wait()

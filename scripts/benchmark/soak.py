@@ -48,6 +48,7 @@ class Soak:
         self._load = load
         self.answers: Counter[str] = Counter()
         self.faults: list[str] = []
+        self._signals = 0
 
     async def run(self, seconds: float, pid: int) -> dict[str, Any]:
         """Load a server for so many seconds, and end it by SIGTERM while it works.
@@ -57,7 +58,7 @@ class Soak:
             pid: of the server's process.
         """
         end = time.monotonic() + seconds
-        reloading = asyncio.create_task(_signal_often(pid))
+        reloading = asyncio.create_task(self._signal_often(pid))
         await asyncio.gather(*(self._work(seed, end) for seed in range(_WORKERS)))
         reloading.cancel()
         with contextlib.closing(Client(self._load.port)) as client:
@@ -74,6 +75,7 @@ class Soak:
             "answers": dict(sorted(self.answers.items())),
             "faults": self.faults[:10],
             "fault_count": len(self.faults),
+            "signals": self._signals,
             "server_gib": read_metric(numbers, "process_resident_memory_bytes") / 2**30,
         }
 
@@ -197,8 +199,20 @@ class Soak:
         elif not right:
             self.faults.append(f"{kind}: wrong {answer.content[:400]!r}")
 
+    async def _signal_often(self, pid: int) -> None:
+        while True:
+            await asyncio.sleep(_RELOAD)
+            os.kill(pid, signal.SIGHUP)
+            self._signals += 1
 
-async def _signal_often(pid: int) -> None:
-    while True:
-        await asyncio.sleep(_RELOAD)
-        os.kill(pid, signal.SIGHUP)
+
+def check_reloads(log: str, signals: int) -> list[str]:
+    """Return what the log of a server says against its reloads, one for each signal;
+    the load may end before the last.
+    """
+    lines = log.splitlines()
+    faults = [line for line in lines if line.startswith("reload failed")]
+    done = sum(line.startswith("reloaded ") for line in lines) + len(faults)
+    if done not in (signals, signals - 1):
+        faults.append(f"{signals} signals to reload, and {done} reloads")
+    return faults

@@ -14,7 +14,7 @@ import pytest
 import serve
 from clients import Load, read_metric
 from jaxformer.errors import InputError
-from soak import Soak
+from soak import Soak, check_reloads
 
 TEXTS = {f"text {number}": f"Text {number}" for number in range(20)}
 
@@ -135,6 +135,14 @@ def test_metrics_are_summed_over_labels():
     assert read_metric(text, "batch_sentences_count") == 5
     assert read_metric(text, "queue_sentences") == 7
     assert read_metric(text, "compilations_total", "ready") == 1
+
+
+def test_the_soak_counts_reloads_that_fail_or_do_not_come():
+    good = 'reloaded en-de checkpoint 7\n{"route": "/translate"}\n' * 2
+    failed = "reload failed, nothing has changed: no such run"
+    assert check_reloads(good, 2) == check_reloads(good, 3) == []
+    assert check_reloads(good, 4) == ["4 signals to reload, and 2 reloads"]
+    assert check_reloads(good + failed, 3) == [failed]
 
 
 def test_the_soak_counts_what_should_not_come():

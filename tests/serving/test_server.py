@@ -17,13 +17,11 @@ from jaxformer.serving.service import Service
 
 
 @contextlib.contextmanager
-def running(engine=None, **limits):
+def running(engine=None, say=print, **limits):
     """Serve with a fake engine, and yield the address."""
     ready = threading.Event()
     service = Service([engine or FakeEngine()], ServingConfig(**limits))
-    server = Server(
-        make_app(service, page=False), service, announce=ready.set, say=print
-    )
+    server = Server(make_app(service, page=False), service, announce=ready.set, say=say)
     with contextlib.closing(bind("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
@@ -49,7 +47,23 @@ def read(answer):
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
+def test_the_operator_is_told_once_that_all_programs_are_compiled():
+    said = []
+    with running(FakeEngine(), said.append):
+        end = time.monotonic() + 10
+        while not said and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(0.3)
+    assert said == [f"all {FakeEngine.programs} programs are compiled"]
+
+
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CLOSE = HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+BODY = json.dumps({"text": "slow"}).encode()
+TRANSLATE = (
+    b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+) + BODY
 
 
 @pytest.mark.parametrize("first", [b"", HEALTH])
@@ -73,13 +87,9 @@ def test_half_a_request_is_closed(first, data):
 
 
 def test_a_slow_answer_is_not_cut_by_the_limit_of_the_head():
-    body = json.dumps({"text": "slow"}).encode()
-    head = (
-        b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-    )
+    asked = TRANSLATE.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
     with running(FakeEngine(before=slowly(0.6)), body_timeout=0.2) as address:
-        assert b'"text":"SLOW"' in tell(address, head + body)
+        assert b'"text":"SLOW"' in tell(address, asked)
 
 
 @pytest.mark.parametrize("head", [b"1.0", b"1.1\r\nConnection: close"])
@@ -117,17 +127,39 @@ def test_what_is_no_http_is_refused_as_json(data):
 
 
 def test_connections_beyond_the_limit_are_refused():
-    with running(connections=2) as address:
+    with running(FakeEngine(before=slowly(0.5)), connections=2) as address:
         with contextlib.ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(socket.create_connection(address))
+                client = socket.create_connection(address)
+                stack.enter_context(client).sendall(TRANSLATE)
             time.sleep(0.1)
             answer = tell(address, HEALTH)
             assert read(answer) == (503, "connections")
             assert b"\r\nRetry-After: 1\r\n" in answer
         time.sleep(0.1)
-        close = HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-        assert tell(address, close).startswith(b"HTTP/1.1 200 ")
+        assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
+
+
+def test_silent_connections_give_way_the_oldest_first():
+    """Those that speak keep their place."""
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(
+            running(FakeEngine(before=slowly(0.5)), connections=3)
+        )
+        busy, silent, half = (
+            stack.enter_context(socket.create_connection(address)) for _ in range(3)
+        )
+        busy.sendall(TRANSLATE)
+        half.sendall(HEALTH[:9])
+        time.sleep(0.1)
+        assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
+        silent.settimeout(1)
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+        half.sendall(HEALTH[9:])
+        for client in (half, busy):
+            client.settimeout(5)
+            assert client.recv(9) == b"HTTP/1.1 "
 
 
 def test_a_port_is_bound_once():

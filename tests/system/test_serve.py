@@ -145,6 +145,8 @@ def test_it_is_alive_while_it_searches(server):
 @pytest.mark.slow
 def test_nothing_is_compiled_once_it_is_warm(server):
     server.wait_for(server.is_warm, 300)
+    programs = server.get("/ready").json()["of"]
+    assert f"compiling {programs} programs" in server.log.read_text()
     for options in ({}, {"n_best": 3}, {"alignment": "soft"}, {"prefixes": ["A"]}):
         server.translate(SENTENCES[3], **options)
     server.translate(" ".join(SENTENCES), split_sentences=False)
