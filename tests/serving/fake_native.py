@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
+from serving.fake_engine import FakeEngine
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -27,6 +28,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import jaxformer.serving
+from jaxformer.serving import native
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.schema import read
+from jaxformer.serving.service import Service
 
 PAGE = Path(jaxformer.serving.__file__).with_name("page")
 POLICY = (
@@ -222,6 +227,10 @@ class _Routes:
 
     def __init__(self, fake: Fake) -> None:
         self.fake = fake
+        engine = FakeEngine()
+        engine.beam_size = 4
+        service = Service([engine], ServingConfig())
+        self.operations = {own.path: own for own in native.operations(service)}
 
     def post(self, path: str, handle: Callable[[dict[str, Any]], Response]) -> Route:
         """Build a route that answers a body unless the server refuses it."""
@@ -230,6 +239,7 @@ class _Routes:
             body = await request.json()
             name = request.url.path.rpartition("/v1/")[2]
             self.fake.requests.append((name, body))
+            read(self.operations[f"/v1/{name}"].fields, body)  # as the server would
             refused = self.refuse(request.headers.get("Authorization"), body["text"])
             return refused or handle(body)
 
