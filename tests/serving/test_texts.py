@@ -85,6 +85,19 @@ def test_a_search_does_no_more_than_is_asked_for(query, kind):
     assert len(done.sentences[0].hypotheses) == query.n_best
 
 
+def test_texts_of_html_in_a_request_give_what_each_gives_alone():
+    """Also broken ones, and those with the same objects and placeholders."""
+    texts = [
+        "<p>One <b>two</p>",
+        "</b> {x} <code>y</code>",
+        "<i>{x}</i> <code>z</code>",
+    ]
+    queries = [Query(text, format="html") for text in texts]
+    alone = [translate(query)[0].text for query in queries]
+    assert [done.text for done in translate(*queries)] == alone
+    assert alone[1:] == texts[1:]
+
+
 def test_required_phrases_are_refused_with_several_sentences():
     with pytest.raises(ServingError, match="one sentence") as caught:
         translate(Query("One. Two.", required=("EINS",)))

@@ -37,6 +37,11 @@ class Server:
         )
         self.url = self.line("listening")
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.url.removeprefix("http://").partition("/")[0].split(":")
+        return host, int(port)
+
     def line(self, word: str) -> str:
         """Wait for a line of standard output, and return its second word."""
         assert self.process.stdout is not None
