@@ -143,6 +143,7 @@ def test_paragraphs(call, workdir, translator):
     assert "  " in outcome.lines[0]
 
 
+@pytest.mark.slow
 def test_ensembles(call, run, translator, tmp_path, lines):
     """Runs and checkpoints that are named predict together, each with its weight, and
     an existing directory goes before a checkpoint of that name. The results of an

@@ -55,7 +55,8 @@ def assert_same_output(found, expected):
 
 
 def example(path):
-    marks = [pytest.mark.slow] * (path.stem == "nnx_translation")
+    slow = path.stem in ("earlier_attention", "nnx_translation")
+    marks = [pytest.mark.slow] * slow
     return pytest.param(path, marks=marks, id=path.stem)
 
 

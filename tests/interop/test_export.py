@@ -335,7 +335,7 @@ def test_a_program_translates_without_jaxformer(tmp_path):
     "name",
     runs.slow_but(["NLLB"], [name for name in FAMILIES if "JSON" not in name]),
 )
-def test_a_program_of_each_family_translates_without_jaxformer(tmp_path, name):
+def test_a_program_of_each_family_finds_the_same(tmp_path, name):
     """With its first input, languages and positions, without banned and unknown
     tokens, and with an end at the limit. It is for CPUs, GPUs and TPUs.
     """
@@ -345,8 +345,11 @@ def test_a_program_of_each_family_translates_without_jaxformer(tmp_path, name):
     content = bytearray((tmp_path / "out" / "search.stablehlo").read_bytes())
     platforms = jax.export.deserialize(content).platforms
     assert platforms == ("cpu", "cuda", "tpu")
-    ids = given.vocabularies.source.encode_batch(texts)
-    (found,) = run_alone([tmp_path / "out"], [ids])
+    from jaxformer.interop.stablehlo_loader import ExportedSearch
+
+    found = ExportedSearch(tmp_path / "out").translate(
+        given.vocabularies.source.encode_batch(texts)
+    )
     target = given.vocabularies.target
     found = [target.pieces([*each, target.eos_id]) for each in found]
     expected = [each.tokens for (each,) in given.search(texts, decoding=decoding)]

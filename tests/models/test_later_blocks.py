@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from models.little import LATER, make_model, make_sentences, run, same
 
+import runs
 from jaxformer import InputError
 from jaxformer.interop import ctranslate2
 from jaxformer.interop.huggingface import families
@@ -15,7 +16,7 @@ from jaxformer.models.config import later_blocks
 SOURCE, TARGET = make_sentences(1, [6, 2]), make_sentences(2, [3, 7])
 
 
-@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("name", runs.slow_but(["relative bias, gated"], LATER))
 def test_half_precision_is_near_float32(name):
     """Logits and gradients are float32 and finite, and those of a biasless model are
     near the float32 ones relative to their size.

@@ -10,6 +10,7 @@ import optax
 import pytest
 from models.little import LATER, make_model, make_sentences, run, shapes
 
+import runs
 from jaxformer import InputError, Transformer
 from jaxformer.models import empty_cache, stack_layers, unstack_layers
 
@@ -35,7 +36,7 @@ def assert_equal(found, expected):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("later", runs.slow_but(["relative bias, gated"], LATER))
 def test_later_blocks_are_stacked(later):
     """Also the position bias, which all layers of a stack share: the gradient of its
     table is the sum of theirs.

@@ -12,6 +12,7 @@ import optax
 import pytest
 from models.little import make_sentences
 
+import runs
 from jaxformer import InputError, TransformerConfig
 from jaxformer import functional as F
 from jaxformer.models import logical_axes
@@ -54,6 +55,11 @@ def forward(model, params, source, target):
     assert weights.encoder == weights.decoder == []
     (cross,) = weights.cross
     return logits, cross[:, 0]
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="method")
+def apply(model, params, *given, method):
+    return model.apply({"params": params}, *given, method=method)
 
 
 def sigmoid(x):
@@ -183,13 +189,13 @@ def test_steps_with_reordered_rows_are_the_whole_pass(name):
     """The rows of a beam change places within their sentence at every step."""
     model, params = make(name)
     source, width = jnp.asarray(make_sentences(1, (5, 2))), 3
-    step = jax.jit(functools.partial(model.apply, {"params": params}, method="step"))
-    memory = model.apply({"params": params}, source, method="start")
+    memory = apply(model, params, source, method="start")
     cache = model.empty_cache(memory, 2 * width, 4)
     rng, rows = np.random.default_rng(3), np.arange(2 * width)
     words, found = np.full((2 * width, 1), 2), np.zeros((2 * width, 0, 13))
     for _ in range(4):
-        logits, cache = step(jnp.asarray(words[:, -1]), cache, memory)
+        given = jnp.asarray(words[:, -1]), cache, memory
+        logits, cache = apply(model, params, *given, method="step")
         found = np.concatenate([found, logits[:, None]], axis=1)
         parents = rows // width * width + rng.integers(0, width, 2 * width)
         cache = jax.tree.map(lambda x, own=parents: x[own], cache)
@@ -246,11 +252,11 @@ def test_a_shortlist_keeps_the_logits_of_its_tokens(name):
     kept = jnp.array([0, 1, 2, 5, 7, 11])
     source, words = jnp.asarray(make_sentences(1, (5, 2))), jnp.array([2, 5])
     small, reduced = reduce_vocabulary(model, params, kept)
-    memory = model.apply({"params": params}, source, method="start")
+    memory = apply(model, params, source, method="start")
     cache = model.empty_cache(memory, 2, 1)
-    whole, _ = model.apply({"params": params}, words, cache, memory, method="step")
+    whole, _ = apply(model, params, words, cache, memory, method="step")
     short = jnp.searchsorted(kept, words)
-    part, _ = small.apply({"params": reduced}, short, cache, memory, method="step")
+    part, _ = apply(small, reduced, short, cache, memory, method="step")
     np.testing.assert_allclose(part, whole[:, kept], atol=1e-6)
 
 
@@ -275,14 +281,14 @@ def is_names(x):
     return isinstance(x, tuple) and all(isinstance(each, str) for each in x)
 
 
-@EACH
+@pytest.mark.parametrize("name", runs.slow_but(["dot"], NETWORKS))
 def test_a_network_learns_to_reverse(name):
     """40 updates halve the loss of a task that needs the order of the source."""
     model, _ = make(name, d_model=32)
     rng = np.random.default_rng(0)
     source = jnp.asarray(rng.integers(3, 13, (64, 4)))
     target = source[:, ::-1]
-    params = model.init(jax.random.key(0), source[:1], target[:1])["params"]
+    params = jax.jit(model.init)(jax.random.key(0), source[:1], target[:1])["params"]
     optimizer = optax.adam(0.02)
 
     def loss(params):
@@ -307,7 +313,7 @@ def test_a_network_learns_to_reverse(name):
 def test_recurrent_matrices_begin_orthogonal():
     model, _ = make("general")
     token = jnp.ones((1, 1), jnp.int32)
-    params = model.init(jax.random.key(0), token, token)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), token, token)["params"]
     for cell in (params["encoder"]["stack_1"]["cell"], params["decoder"]["stack_0"]):
         for gate in "ifgo":
             kernel = np.asarray(cell[f"h{gate}"]["kernel"])
@@ -331,12 +337,14 @@ def test_dropout_changes_the_pass_and_its_key_decides_how():
     sides = make_sentences(1, (5, 2)), make_sentences(2, (3, 4))
     source, target = map(jnp.asarray, sides)
 
-    def run(seed):
-        rngs = {"dropout": jax.random.key(seed)}
+    @jax.jit
+    def run(key):
+        rngs = {"dropout": key}
         return model.apply({"params": params}, source, target, train=True, rngs=rngs)
 
-    assert (run(0) == run(0)).all()
-    assert (run(0) != run(1)).any()
+    first, again, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from training.little import (
     without_key_biases,
 )
 
+import runs
 from jaxformer.data.packing import RowShape, make_packed_batch, pack
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
@@ -68,7 +69,7 @@ def assert_same_first_gradient(engine, state, one, one_state):
     assert_trees_close(*moments, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("blocks", LATER)
+@pytest.mark.parametrize("blocks", runs.slow_but(["alibi, one head of keys"], LATER))
 def test_later_blocks_on_a_mesh(make_model, make_training, make_batch, blocks):
     """The first gradient is that of one device; heads of keys that the mesh does not
     divide are whole on every device.
