@@ -62,6 +62,7 @@ class Fake:
         self.delays: dict[str, float] = {}  # seconds before a text that holds this
         self.refusals: list[Response] = []  # of the next requests with a body
         self.warm = (18, 18)  # programs compiled, of so many
+        self.ready = (18, 18)  # the same, once it is ready
         self.aborted = self.finished = 0  # streams
         self.break_off = False  # end a stream after its first event
         self.held = False  # keep all sentences of a stream but the first
@@ -319,7 +320,8 @@ class _Routes:
     async def ready(self, _: Request) -> Response:
         done, of = self.fake.warm
         if done == of:
-            return JSONResponse({"status": "ready"})
+            done, of = self.fake.ready
+            return JSONResponse({"status": "ready", "done": done, "of": of})
         return JSONResponse({"status": "warming", "done": done, "of": of}, 503)
 
 

@@ -83,6 +83,18 @@ def test_a_server_that_warms_up_is_followed(page):
     assert not page.find("#problem")[0].is_displayed()
 
 
+def test_a_slow_answer_says_that_the_server_compiles(page):
+    """A server is ready before all its programs are."""
+    page.fake.delays = {"slow": 60}
+    page.write("slow file")
+    page.wait(lambda: page.text("#status") == "Translating…")
+    page.fake.ready = (9, 18)
+    page.write("slow table")
+    page.wait(lambda: "compiles: 9 of 18 programs" in page.text("#status"))
+    page.translate(FILE)
+    assert "compiles" not in page.text("#status")
+
+
 def test_a_key_is_asked_for(page):
     """Where the server wants one; it is sent as a header and stored nowhere."""
     page.fake.key = "secret"

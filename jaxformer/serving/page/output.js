@@ -200,7 +200,7 @@ export function drawOutput(one) {
   enterAt(again || find({sentence: state.current, word: 0})
     || output.querySelector("[role=button]"));
   if (again !== document.activeElement) again?.focus?.();
-  markSource();
+  if (one === undefined) markSource();
 }
 
 function find({sentence, word}, parent = output) {

@@ -161,9 +161,13 @@ async function translate() {
     return;
   }
   result.classList.toggle("old", state.sentences.length > 0);
-  const slow = setTimeout(() => {
+  const slow = setTimeout(async () => {
     result.classList.add("waiting");
     say("Translating\u2026");
+    const {done, of} = await ask("ready").catch(() => ({}));
+    if (done < of && turn === state.turn && result.classList.contains("waiting")) {
+      say(`Translating, while the server still compiles: ${done} of ${of} programs done.`);
+    }
   }, SLOW);
   try {
     const body = {text: given, ...searchOptions()};
@@ -238,7 +242,10 @@ function finish({text: whole, alternatives, unmet, ...facts}) {
   const sentences = state.sentences.map(each => each.answer);
   state.answer = {translations: [{text: whole, sentences, alternatives, unmet}], ...facts};
   if (begun || moved) draw();
-  else showDetails();
+  else {
+    markSource();  // only now are all tokens known
+    showDetails();
+  }
   const best = state.sentences.map(each => each.hypotheses?.[each.chosen]).filter(Boolean);
   const tokens = best.reduce((sum, each) => sum + (each.tokens?.length ?? 0), 0);
   const open = best.filter(each => each.text && !each.finished).length;
