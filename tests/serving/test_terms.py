@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import InputError
@@ -58,6 +58,7 @@ WORDS = st.text("ab ", min_size=1, max_size=5).map(str.split).filter(bool)
 
 
 @given(st.dictionaries(WORDS.map(" ".join), WORDS.map(" ".join), min_size=1))
+@settings(deadline=None)
 def test_a_term_between_other_words_is_found_and_its_translation_too(terms):
     glossary = Glossary(terms)
     for term, translation in terms.items():
