@@ -119,8 +119,8 @@ def parse(source: str) -> Markup:
 
     An element of the HTML standard that forms a paragraph, row, item and the like ends
     a sentence, and so does ``br``. All other elements are within a sentence. ``code``,
-    ``kbd``, ``samp``, ``var``, ``dir``, ``acronym``, ``math``, ``svg``, and elements
-    with ``translate="no"`` or the class ``notranslate`` are copied untranslated.
+    ``kbd``, ``samp``, ``var``, ``dir``, ``acronym``, ``math``, ``svg``, an empty ``x``,
+    and elements with ``translate="no"`` or the class ``notranslate`` are copied.
     Attributes are not translated. Any string is accepted; a tag that does not end is
     text, and an end tag that closes nothing stays where it is.
     """
@@ -251,7 +251,8 @@ def tokenize(source: str) -> Iterator[Token]:
         elif found["end"]:
             yield Token(found[0], "end", name)
         elif name in _VOID or _EMPTY.search(found["attributes"]):
-            yield Token(found[0], "void", name)
+            # What XLIFF and programs that translate XML put in place of something.
+            yield Token(found[0], "void", name, keep=name == "x")
         elif name in _RAW:
             end = re.compile(rf"</{re.escape(name)}(?=[\s/>])[^>]*+>", re.IGNORECASE)
             last = end.search(source, place)
@@ -260,6 +261,7 @@ def tokenize(source: str) -> Iterator[Token]:
             place = stop
         else:
             keep = name in _COPIED or bool(_KEEP.search(found["attributes"]))
+            keep = keep or (name == "x" and source.startswith("</x>", place))
             yield Token(found[0], "start", name, keep)
     if place < len(source):
         yield Token(source[place:], "text")

@@ -320,6 +320,8 @@ def test_where_elements_are(html, text, links, expected):
         "<span class='x notranslate'>New York</span>",
         "<math><mi>x</mi></math>",
         "<kbd>Ctrl</kbd>",
+        '<x id="1"></x>',
+        '<x id="1"/>',
     ],
 )
 def test_what_is_not_translated_is_a_word_that_is_copied(html):
