@@ -5,11 +5,13 @@ with a checksum of every file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,15 +47,19 @@ _CURE = (
 )
 
 
+@functools.cache
 def open_orbax() -> ModuleType:
-    """Import orbax with its log silenced: its failures are raised as well.
+    """Import orbax with its log silenced: its failures are raised as well, and what is
+    still written after one would print that the event loop is closed.
 
     Raises:
         InputError: orbax is not installed.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return require("orbax.checkpoint", "train").v1
+    orbax, report = require("orbax.checkpoint", "train").v1, sys.unraisablehook
+    sys.unraisablehook = lambda x: "loop is closed" in str(x.exc_value) or report(x)
+    return orbax
 
 
 def write(

@@ -164,10 +164,10 @@ def installed(wheel, tmp_path_factory) -> Path:
     from that of the tests.
     """
     folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder / "environment", with_pip=True)
+    venv.create(folder / "environment")
     python = folder / "environment" / "bin" / "python"
-    install = (python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
-    run(*install, wheel, cwd=folder)
+    install = (sys.executable, "-m", "pip", "--python", python, "install")
+    run(*install, "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
     (own,) = (folder / "environment" / "lib").glob("python*/site-packages")
     # As a folder of modules, whose own .pth files are not read: an editable install
     # leads back to the checkout.
