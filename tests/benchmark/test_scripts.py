@@ -43,6 +43,7 @@ def call(monkeypatch, capfd):
     return run
 
 
+@pytest.mark.slow
 def test_the_loop_is_compared_with_its_bare_steps(call, tmp_path):
     """Each block of the loop is compared with one of bare steps."""
     little = {key: value for key, value in LITTLE_RUN.items() if key[:4] != "trai"}
@@ -201,6 +202,7 @@ def test_models_of_one_stack_work_in_turn(call, monkeypatch):
         one_stack.parse()
 
 
+@pytest.mark.slow
 def test_an_imported_model_is_measured(tmp_path, monkeypatch, capsys):
     """The folder is one that can be imported, and the figures are of its run."""
     for name, value in {"WIDTH": 32, "HIDDEN": 32, "PIECES": 400, "REPEATS": 1}.items():

@@ -181,6 +181,7 @@ def test_every_system_gets_the_same_environment(monkeypatch):
     assert started["JAX_CPU_ENABLE_ASYNC_DISPATCH"] == "false"
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("kind", ["torch", "marian"])
 def test_other_systems_learn_the_same_task(kind):

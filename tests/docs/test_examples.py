@@ -54,9 +54,11 @@ def assert_same_output(found, expected):
             assert own[0] == other[0]
 
 
+SLOW = "earlier_attention linen_language_model nnx_translation vision_transformer"
+
+
 def example(path):
-    slow = path.stem in ("earlier_attention", "nnx_translation")
-    marks = [pytest.mark.slow] * slow
+    marks = [pytest.mark.slow] * (path.stem in SLOW.split())
     return pytest.param(path, marks=marks, id=path.stem)
 
 

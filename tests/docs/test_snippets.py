@@ -95,6 +95,9 @@ def test_blocks_are_what_they_say(page):
                 json.loads(block.text)
 
 
+SLOW = [f"docs/{name}.md" for name in ("decoding", "families", "reuse", "the-paper")]
+
+
 def pages_that_run():
     """Return the pages whose Python runs; exporting a model needs the other library."""
     blocks = [block for block in of_kind("python") if not block.reason]
@@ -103,7 +106,7 @@ def pages_that_run():
     }
     for page in sorted({block.page for block in blocks}):
         parity = [pytest.mark.parity] * (page in exporting)
-        slow = [pytest.mark.slow] * (page == "docs/the-paper.md")
+        slow = [pytest.mark.slow] * (page in SLOW)
         yield pytest.param(page, marks=[*parity, *slow])
 
 

@@ -46,7 +46,13 @@ PRE = {"norm_order": "pre", "positions": "learned", "pad_id": 2, "bos_id": 1}
 
 
 @pytest.mark.parametrize(
-    "settings", [POST, PRE | {"max_length": 9}, *LATER.values()], ids=str
+    "settings",
+    [
+        POST,
+        PRE | {"max_length": 9},
+        *(pytest.param(each, marks=pytest.mark.slow) for each in LATER.values()),
+    ],
+    ids=str,
 )
 def test_packed_pairs_are_as_alone(settings):
     """Loss, gradients, logits and attention weights are those of rows of their own,

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from models.little import KEY, make_model, make_sentences, program
 
@@ -34,6 +35,7 @@ def make(kind, scan=False, **settings):
     return make_model(0, **settings)
 
 
+@pytest.mark.slow
 def test_looped_layers_under_pmap():
     """Loss and gradients are those of a model that keeps everything: dropout draws the
     same masks twice.

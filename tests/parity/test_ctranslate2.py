@@ -203,6 +203,7 @@ def test_scores_are_equal(name, tmp_path):
         np.testing.assert_allclose(own.log_probs, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_translations_are_equal(tmp_path):
     """Greedy search and a beam of 4 find the same; int8 is quantised there, and is
     nearly float32.

@@ -169,8 +169,9 @@ def adapt(model, factors, scale):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", runs.slow_but(["marian"], KINDS))
+@pytest.mark.parametrize("name", KINDS)
 def test_adapters_are_merged_in_every_export(corpus, tmp_path, name):
     """The loss falls; for transformers, CTranslate2 and as a program the run has the
     numbers of the base with adapters next to its layers, and so has an average.

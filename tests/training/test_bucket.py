@@ -126,6 +126,7 @@ def kills(writes):
     return [1, marks[0], marks[1], marks[1] + 1, removed + 1]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed(writes, train, straight):
     """The same command continues it, and in the end nothing shows that it was."""
     for number in kills(writes):

@@ -53,7 +53,9 @@ def begun(state):
     "changes",
     [
         {"engine": "jit"},
-        {"engine": "pmap", "accumulation_steps": 2},
+        pytest.param(
+            {"engine": "pmap", "accumulation_steps": 2}, marks=pytest.mark.slow
+        ),
         {"engine": "mesh", "mesh_fsdp": 2, "mesh_tensor": 2, "shard_moments": True},
     ],
     ids=lambda changes: changes["engine"],

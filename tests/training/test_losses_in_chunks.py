@@ -48,7 +48,12 @@ def with_all_logits(learn):
 
 
 @pytest.mark.parametrize(
-    "engine", [{"engine": "jit"}, {"engine": "pmap"}, MESH | {"accumulation_steps": 2}]
+    "engine",
+    [
+        {"engine": "jit"},
+        pytest.param({"engine": "pmap"}, marks=pytest.mark.slow),
+        MESH | {"accumulation_steps": 2},
+    ],
 )
 def test_equal_steps_with_all_logits(learn, with_all_logits, monkeypatch, engine):
     """On one device, under ``pmap`` and in parts on a mesh whose vocabulary is sharded,

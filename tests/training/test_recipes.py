@@ -44,7 +44,9 @@ def assert_params_close(found, expected, **tolerance):
     )
 
 
-@pytest.mark.parametrize("parts", ["pmap", "mesh"])
+@pytest.mark.parametrize(
+    "parts", [pytest.param("pmap", marks=pytest.mark.slow), "mesh"]
+)
 def test_parts_of_a_batch_are_the_batch(make_model, make_training, make_batch, parts):
     """Metrics, gradient, parameters and their average of updates in parts are those of
     whole batches, whatever tokens a part has. A batch is one update of the schedule and
