@@ -26,8 +26,9 @@ _PLACEHOLDER = re.compile(
     r"|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"
     r"|\{\{[^{}]*\}\}"
     r"|[$#%@]?\{\s*+(?:[^\s{},]*+\s*+|\w++\s*+,[^{}]*+)\}"
-    r"|%\(\w+\)[-+0#]*\d*(?:\.\d+)?[a-zA-Z]"
-    r"|%(?:\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGcrs@](?![a-zA-Z])"
+    r"|%\(\w+\)[-+0#]*+\d*+(?:\.\d+)?[a-zA-Z]"
+    r"|%(?:\d+\$)?[-+0#]*+\d*+(?:\.\d++)?"
+    r"(?:hh?|ll?|[jzt])?[diouxXeEfFgGcrs@](?![a-zA-Z])"
     r"|\[X\d+X\]"  # what Weblate puts in place of those that it knows
     r"|</?[a-zA-Z][^<>]*>"
     r"|&(?:#\d+|#x[\da-fA-F]+|\w+);)"

@@ -202,5 +202,11 @@ def test_long_texts_take_no_more_than_their_length(text):
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("start", ["%", "%1$", "%(a)", "%."])
+def test_zeros_of_a_format_take_no_more_than_their_length(start):
+    hide(start + "0" * 30_000)
+
+
+@pytest.mark.timeout(60)
 def test_white_space_in_braces_takes_no_more_than_its_length():
     assert hide("{" + " " * 100_000) is None
