@@ -67,7 +67,7 @@ class Proxy:
         with socket.create_server(("127.0.0.1", 0)) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         page = (runs.ROOT / "docs" / "serve.md").read_text()
-        (site,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+        (site,) = re.findall(r"```text\n(limit_conn_zone.*?)```", page, re.DOTALL)
         for old, new in (
             ("listen 80;", f"listen {address};"),
             ("http://127.0.0.1:5000;", server.url.replace("/mt", ";")),
