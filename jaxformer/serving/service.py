@@ -28,6 +28,7 @@ from jaxformer.translation.results import Attention, PairScore
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
+_SCORED = 4  # pairs between which other requests have their turn
 
 
 class Language(NamedTuple):
@@ -274,12 +275,9 @@ class Service:
         known = {pair: self.engine(*pair) for pair in dict.fromkeys(pairs)}
         engines = [known[pair] for pair in pairs]
         with self.batcher.reserved(sum(query.lines for query in queries)):
-            if sum(len(query.text) for query in queries) <= _SHORT:
-                texts = self._prepare(queries, engines)
-            else:
-                texts = await _run_in(self._encoder, self._prepare, queries, engines)
+            texts = await self._compute(queries, self._prepare, queries, engines)
         call = current()
-        call.spend(sum(len(text.cuts) for text in texts))
+        call.spend(sum(text.searches for text in texts))
         if begin is not None:
             begin(texts)
         run = RequestJobs(texts, sentence)
@@ -299,13 +297,18 @@ class Service:
             sentences=sum(len(text.cuts) for text in texts),
             characters=sum(len(query.text) for query in queries),
         )
-        done = [
-            text.finish(results)
-            for text, results in zip(texts, run.results, strict=True)
-        ]
+        done = await self._compute(queries, _finish, run)
         for text, own in zip(texts, done, strict=True):
             self._count(text, own)
         return done
+
+    async def _compute(
+        self, queries: Sequence[Query], call: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """Call a function of the texts of queries, in a thread if they are long."""
+        if sum(len(query.text) for query in queries) <= _SHORT:
+            return call(*arguments)
+        return await _run_in(self._encoder, call, *arguments)
 
     async def _run(self, run: RequestJobs, end: float) -> None:
         left = end - time.monotonic()
@@ -353,7 +356,8 @@ class Service:
         """Return the attention weights of a pair, and the ``k`` most probable tokens at
         each target place; see :meth:`TranslationEngine.attend`.
         """
-        return await self._call(engine, lambda own: own.attend(text, translation, k))
+        calls = [lambda own: own.attend(text, translation, k)]
+        return (await self._call(engine, calls))[0]
 
     async def alternatives(
         self, engine: TranslationEngine, text: str, prefix: str, k: int
@@ -361,26 +365,30 @@ class Service:
         """Return the ``k`` most probable words after a prefix, each with a translation
         that begins so; see :meth:`TranslationEngine.alternatives`.
         """
-        return await self._call(engine, lambda own: own.alternatives(text, prefix, k))
+        calls = [lambda own: own.alternatives(text, prefix, k)]
+        return (await self._call(engine, calls))[0]
 
     async def score(
         self, engine: TranslationEngine, pairs: Sequence[Pair]
     ) -> list[PairScore]:
         """Return the log-probability of each target given its source."""
-        return await self._call(engine, lambda own: own.score(pairs), len(pairs))
+        parts = [pairs[i : i + _SCORED] for i in range(0, len(pairs), _SCORED)]
+        calls = [lambda own, part=part: own.score(part) for part in parts]
+        found = await self._call(engine, calls, len(pairs))
+        return [score for part in found for score in part]
 
     async def _call(
         self,
         engine: TranslationEngine,
-        call: Callable[[TranslationEngine], Result],
+        calls: Sequence[Callable[[TranslationEngine], Result]],
         cost: int = 1,
-    ) -> Result:
-        """Call an engine in the queue of the sentences."""
+    ) -> list[Result]:
+        """Call an engine in the queue of the sentences, once for each turn."""
         self._check_ready()
         current().spend(cost)
-        job = Job(Key(engine.languages, None), 0, Waiting(call))
-        (result,) = await self.batcher.run([job], timeout=self.config.timeout)
-        return result
+        key = Key(engine.languages, None)
+        jobs = [Job(key, 0, Waiting(call)) for call in calls]
+        return await self.batcher.run(jobs, timeout=self.config.timeout)
 
     def describe(self) -> str:
         """Return the pairs and their checkpoints in one line."""
@@ -410,6 +418,11 @@ async def _run_in(
 ) -> Result:
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(threads, call, *arguments)
+
+
+def _finish(run: RequestJobs) -> list[Translated]:
+    pairs = zip(run.texts, run.results, strict=True)
+    return [text.finish(results) for text, results in pairs]
 
 
 def _ask_between(run: RequestJobs) -> None:

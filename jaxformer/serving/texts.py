@@ -189,6 +189,12 @@ class Text:
         asks = (ask for cut in self.cuts for ask in cut.asks)
         return sum(each.width for ask in asks for each in ask.encoded)
 
+    @property
+    def searches(self) -> int:
+        """Number of sentences, where each part of a divided one counts."""
+        parts = (sum(len(ask.encoded) for ask in cut.asks) for cut in self.cuts)
+        return sum(max(1, count) for count in parts)
+
     def _divide(self, text: str) -> Layout:
         language = self.engine.languages[0]
         return divide(

@@ -11,6 +11,8 @@ from serving.fake_engine import FakeEngine, slowly
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
+from jaxformer.serving.access import Rates
+from jaxformer.serving.call import CALL, Call
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
@@ -18,7 +20,7 @@ from jaxformer.serving.programs import PLAIN
 from jaxformer.serving.server import load_engines
 from jaxformer.serving.service import Service, Times
 from jaxformer.serving.terms import Glossary
-from jaxformer.serving.texts import Query
+from jaxformer.serving.texts import Query, Text
 
 
 def served(work, *engines, **keys):
@@ -278,3 +280,54 @@ def test_a_run_of_several_languages_is_loaded_for_each_pair(monkeypatch):
     loaded.clear()
     load_engines(["a", "b"], [None], [None])
     assert [run for run, _ in loaded] == ["a", "b"]
+
+
+def test_a_long_text_is_put_together_outside_of_the_event_loop(monkeypatch):
+    finish, threads = Text.finish, []
+
+    def noted(text, results):
+        threads.append(threading.current_thread())
+        return finish(text, results)
+
+    monkeypatch.setattr(Text, "finish", noted)
+    for text, is_long in (("One. " * 10, False), ("One. " * 400, True)):
+        translate(Query(text))
+        assert (threads.pop() is not threading.main_thread()) == is_long
+
+
+def test_other_requests_have_their_turn_between_pairs_that_are_scored():
+    order, waits = [], threading.Event()
+
+    class Scoring(FakeEngine):
+        def score(self, pairs):
+            order.append(len(pairs))
+            assert waits.wait(30)
+            return super().score(pairs)
+
+    engine = Scoring(before=lambda kind, texts: order.append(texts[0]))
+
+    async def work(service):
+        pairs = [Pair("a", "b " * count) for count in range(9)]
+        scored = asyncio.create_task(service.score(engine, pairs))
+        while not order:
+            await asyncio.sleep(0.001)
+        other = asyncio.create_task(service.translate([Query("one")]))
+        while not service.batcher.waiting > 2:
+            await asyncio.sleep(0.001)
+        waits.set()
+        await other
+        assert [each.tokens for each in await scored] == [*range(9)]
+
+    served(work, engine)
+    assert order == [4, "one", 4, 1]
+
+
+@pytest.mark.parametrize("text", ["word " * 24, "a {x} b {x} c {x} d {x} e {x}"])
+def test_each_part_of_a_sentence_counts_for_the_rate(text):
+    async def work(service):
+        CALL.set(Call(rates=Rates(3)))
+        await service.translate([Query(text)])
+        with pytest.raises(ServingError, match="at most 3 sentences"):
+            await service.translate([Query("one")])
+
+    served(work)
