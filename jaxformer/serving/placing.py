@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -186,10 +185,16 @@ def _divide(
         index = bisect_right(firsts, link) - 1
         if index >= 0 and link < elements[filled[index]].last:
             groups.setdefault(filled[index], []).append(unit)
-    groups = separate({child: densest(own, linked) for child, own in groups.items()})
-    spans = {child: (units[0], units[-1] + 1) for child, units in groups.items()}
+    runs = [(child, densest(own, linked)) for child, own in groups.items()]
+    spans: dict[int, tuple[int, int]] = {}
+    latest = start
+    # Runs never cross: one that begins within another is all in it, and is left out.
+    for child, units in sorted(runs, key=lambda run: run[1][0]):
+        if units[0] >= latest:
+            latest = units[-1] + 1
+            spans[child] = units[0], latest
     # Those without a tag extend to an end of their parent, as far as siblings allow.
-    for child in groups:
+    for child in spans:
         element, (begin, end) = elements[child], spans[child]
         if element.start and element.end:
             continue
@@ -219,28 +224,6 @@ def densest(units: list[int], linked: Sequence[int]) -> list[int]:
         if score > best_score:
             best, best_score = (begin, index + 1), score
     return units[slice(*best)]
-
-
-def separate(groups: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Cut the units of siblings so that their ranges do not overlap; a sibling that has
-    no unit left is missing.
-    """
-    done: list[tuple[int, list[int]]] = []
-    for child, units in sorted(
-        groups.items(), key=lambda group: (group[1][len(group[1]) // 2], group[0])
-    ):
-        while units and done and done[-1][1][-1] > units[0]:
-            before, left = done.pop()
-            # The cut that keeps the most: units of the right one from ``lost`` on, and
-            # those of the left one before them.
-            counts = [bisect_left(left, each) for each in (*units, math.inf)]
-            lost = max(range(len(counts)), key=lambda lost: counts[lost] - lost)
-            left, units = left[: counts[lost]], units[lost:]
-            if left:
-                done.append((before, left))
-        if units:
-            done.append((child, units))
-    return dict(done)
 
 
 def _place_empty(

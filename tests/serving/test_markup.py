@@ -292,6 +292,9 @@ def test_text_comes_back_without_entities_but_for_three_signs():
         ("<b>a b c</b> d", "A D B C", "0-0 3-1 1-2 2-3", "A D <b>B C</b>"),
         ("<i>a b c</i> <b>d e f</b>", "A B D C E F", "0-0 1-1 3-2 2-3 4-4 5-5",
          "<i>A B</i> D C <b>E F</b>"),
+        # ranges of siblings do not overlap: the one around the other stays
+        ("<i>a b c d e</i> <b>f</b>", "A B C F D E", "0-0 1-1 2-2 5-3 3-4 4-5",
+         "<i>A B C F D E</i><b></b>"),
         # nested
         ("<a>see <b>all</b></a> now", "jetzt alle sehen", "0-2 1-1 2-0",
          "jetzt <a><b>alle</b> sehen</a>"),
