@@ -213,6 +213,10 @@ def test_rates_of_many_clients_cost_bounded_memory(monkeypatch):
         rates.spend(None, f"192.0.2.{number}", 1)
     rates.spend(None, "192.0.2.0", 1)
     refusal(rates, None, "192.0.2.3", 1)
+    rates.spend(None, "192.0.2.3", 0)  # now 192.0.2.0 asked before it
+    for number in (4, 5):
+        rates.spend(None, f"192.0.2.{number}", 1)
+    refusal(rates, None, "192.0.2.3", 1)
 
 
 @settings(deadline=None)

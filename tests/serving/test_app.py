@@ -72,14 +72,21 @@ def test_errors_have_the_form_of_the_protocol(path, key):
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/nothing", "//translate", "/translate/", "/static/../config.py", "/v1/", "/v2/x"],
+    ("path", "body"),
+    [
+        ("/v1/translate", {"text": "one"}),
+        ("/v1/attention", {"text": "a", "translation": "A"}),
+        ("/v1/alternatives", {"text": "a"}),
+        ("/v1/score", {"pairs": [{"text": "a", "translation": "A"}]}),
+    ],
 )
-def test_what_is_not_there_is_json_too(path):
-    answer = get(path)
-    assert answer.status == 404
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json
+def test_all_that_uses_a_model_counts_against_the_rate(path, body):
+    async def work(app, _):
+        return [await ask(app, "POST", path, body) for _ in range(2)]
+
+    first, second = served(work, limits={"rate": 1})
+    assert (first.status, second.status) == (200, 429)
+    assert second.json["error"]["code"] == "rate"
 
 
 def test_a_server_with_keys_needs_one():
@@ -142,6 +149,7 @@ def test_the_log_has_no_text():
     (call,) = lines
     assert call.route == "/v1/translate"
     assert (call.facts["sentences"], call.facts["characters"]) == (1, 12)
+    assert call.facts["kind"] == "plain"
     assert "secret" not in repr(call)
 
 

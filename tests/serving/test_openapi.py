@@ -38,7 +38,8 @@ def test_the_document_has_each_route_and_method_and_no_other():
 
 def test_limits_and_languages_are_those_of_the_server():
     """So that a program that keeps to the document is not refused."""
-    document = make_document(FakeService(("en", "de"), ("de", "pt_BR")))
+    document = make_document(FakeService(("en", "de"), ("de", "pt_BR")), "/mt")
+    assert document["servers"] == [{"url": "/mt"}]
     body = document["paths"]["/translate"]["post"]["requestBody"]["content"]
     fields = body["application/json"]["schema"]["properties"]
     assert fields["source"]["enum"] == ["auto", "de", "en"]
@@ -47,6 +48,8 @@ def test_limits_and_languages_are_those_of_the_server():
     assert (text["maxLength"], texts["maxItems"]) == (5000, 50)
     query = document["paths"]["/v2/translate"]["get"]["parameters"]
     assert query[1]["schema"]["enum"] == ["DE", "PT-BR"]
+    assert [own["name"] for own in query if own["required"]] == ["text", "target_lang"]
+    assert document["paths"]["/ready"]["get"]["responses"].keys() >= {"200", "503"}
 
 
 @pytest.mark.parametrize(
