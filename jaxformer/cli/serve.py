@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
     """Serve."""
     for package in ("starlette", "uvicorn", "python_multipart", "prometheus_client"):
         require(package, "serve")
-    from jaxformer.serving.server import load_engines, serve
+    from jaxformer.serving.engine import load_engines
+    from jaxformer.serving.server import serve
 
     if not options.workdir:
         raise UsageError("--workdir is missing: name the directory of a trained run")

@@ -56,7 +56,11 @@ class CompiledTranslator:
     Attributes:
         translator: of the run.
         searches: of each kind that its settings allow.
-        compilations: programs that were compiled within :meth:`counted`.
+        rows: most sentences of a batch.
+        longest: most tokens of a source that is searched at once.
+        programs: how many programs :meth:`warm` compiles.
+        needed: how many of them, the first, make a server ready.
+        compilations: programs that were compiled within :meth:`program`.
     """
 
     def __init__(self, translator: Translator, rows: int) -> None:
@@ -71,33 +75,18 @@ class CompiledTranslator:
         self._take(translator)
         models = self.searches[PLAIN].models
         rows = rows or (32 if jax.default_backend() == "cpu" else 64)
-        self._programs = Programs(translator, models, self.searches, rows)
+        plan = self._programs = Programs(translator, models, self.searches, rows)
+        self.rows, self.longest = plan.rows, plan.longest
+        self.programs, self.needed = len(plan.all), plan.needed
 
     def _take(self, translator: Translator) -> None:
         """Search with another translator of the same programs."""
         self.translator = translator
         self.searches = plan_searches(translator)
         self.words = NextWords(translator.vocabularies.target)
-
-    @property
-    def rows(self) -> int:
-        """Most sentences of a batch."""
-        return self._programs.rows
-
-    @property
-    def longest(self) -> int:
-        """Most tokens of a source that is searched at once."""
-        return self._programs.longest
-
-    @property
-    def programs(self) -> int:
-        """How many programs :meth:`warm` compiles."""
-        return len(self._programs.all)
-
-    @property
-    def needed(self) -> int:
-        """How many of them, the first, make a server ready."""
-        return self._programs.needed
+        size = translator.model.config.vocabulary_size
+        self._candidates = min(MOST_CANDIDATES, size)
+        self._considered = min(_CONSIDERED, size)
 
     def warm(self) -> Iterator[int]:
         """Compile one program after another; yield how many are done.
@@ -110,11 +99,19 @@ class CompiledTranslator:
             self._compile(program)
             yield len(self._programs.done)
 
-    def shape(self, use: SearchKind | str, count: int, width: int) -> Shape:
-        """Return the shape of a batch, whose program is compiled."""
+    @contextlib.contextmanager
+    def program(self, use: SearchKind | str, count: int, width: int) -> Iterator[Shape]:
+        """Compile the program for a batch, unless it is done; yield its shape, and
+        count what this thread compiles in the block.
+        """
         program = self._programs.choose(use, count, width)
         self._compile(program)
-        return program.shape
+        counts, thread = count_compilations(), threading.get_ident()
+        before = counts[thread]
+        try:
+            yield program.shape
+        finally:
+            self.compilations += counts[thread] - before
 
     def _compile(self, program: ServedProgram) -> None:
         """Compile a program, unless it is done, by giving it next to nothing to do."""
@@ -124,36 +121,16 @@ class CompiledTranslator:
         models, codec = translator.models, translator.codec
         pair = [codec.frame.end], [codec.frame.end]
         if use == "attend":
-            how = {"width": shape.width, "k": self.candidates}
+            how = {"width": shape.width, "k": self._candidates}
             given_pairs.attend(models, codec, "", "", **how)
         elif use == "candidates":
-            given_pairs.candidates(models, pair, self.considered, width=shape.width)
+            given_pairs.candidates(models, pair, self._considered, width=shape.width)
         elif use == "score":
             decoding = translator.decoding
             given_pairs.score(models, codec, [Pair("", "")], decoding, shape)
         else:
             self.searches[cast(SearchKind, use)].compile(shape)
         self._programs.done.add(program)
-
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count the programs that this thread compiles in the block."""
-        counts, thread = count_compilations(), threading.get_ident()
-        before = counts[thread]
-        try:
-            yield
-        finally:
-            self.compilations += counts[thread] - before
-
-    @property
-    def candidates(self) -> int:
-        """Tokens that are named for each place of an attention."""
-        return min(MOST_CANDIDATES, self.translator.model.config.vocabulary_size)
-
-    @property
-    def considered(self) -> int:
-        """Tokens among which the words of alternatives begin."""
-        return min(_CONSIDERED, self.translator.model.config.vocabulary_size)
 
 
 def plan_searches(translator: Translator) -> dict[SearchKind, LineSearch]:

@@ -9,6 +9,7 @@ thread of its own.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +26,13 @@ from jaxformer.serving.programs import (
     MOST_ATTENDED,
     MOST_READ,
     MOST_REQUIRED,
-    PLAIN,
     RICH,
     SearchKind,
 )
 from jaxformer.serving.words import Alternative
 from jaxformer.translation import pairs as given_pairs
 from jaxformer.translation.batch import Sentence, most_tokens
+from jaxformer.translation.codec import Passage
 from jaxformer.translation.options import SourceLine
 from jaxformer.translation.results import Attention, Hypothesis, PairScore
 from jaxformer.translation.shortlist import Shortlist
@@ -46,11 +47,13 @@ class EncodedSentence:
         sentence: its tokens.
         kind: of its search.
         width: tokens of the source.
+        passage: the text that it is, or that it is a part of.
     """
 
     sentence: Sentence
     kind: SearchKind
     width: int
+    passage: Passage
 
 
 class TranslationEngine(CompiledTranslator):
@@ -58,6 +61,11 @@ class TranslationEngine(CompiledTranslator):
 
     Attributes:
         name: of the run's directory.
+        languages: codes of source and target; empty: unknown.
+        checkpoint: name of the parameters.
+        beam_size: most translations of a sentence.
+        positions: most tokens of either side.
+        parameters: number of the model's parameters.
     """
 
     def __init__(
@@ -79,32 +87,27 @@ class TranslationEngine(CompiledTranslator):
         cls,
         workdir: str | Path,
         *,
-        checkpoint: str | int = "best",
         decoding: Mapping[str, Any] | None = None,
         shortlist: bool = False,
         rows: int = 0,
-        source_language: str | None = None,
-        target_language: str | None = None,
+        **which: Any,
     ) -> TranslationEngine:
-        """Read a run; see :meth:`jaxformer.Translator.load`.
+        """Read a run.
 
         Args:
             workdir: directory of the run.
-            checkpoint: name of the parameters.
             decoding: settings of the search that differ from the run's.
             shortlist: whether the search is limited to the run's shortlist.
             rows: as of the constructor.
-            source_language: None: that of the run.
-            target_language: None: that of the run.
+            **which: checkpoint and languages, see :meth:`jaxformer.Translator.load`.
 
         Raises:
             InputError: there is no such run, checkpoint, language or shortlist, or a
                 setting is out of range.
         """
-        languages = target_language, source_language
 
         def read() -> Translator:
-            found = Translator.load(workdir, checkpoint, *languages)
+            found = Translator.load(workdir, **which)
             found.decoding = replace(found.decoding, **(decoding or {}))
             if shortlist:
                 found.shortlist = Shortlist.find(
@@ -137,30 +140,13 @@ class TranslationEngine(CompiledTranslator):
         other._take(translator)
         return other
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Codes of source and target; empty: unknown."""
-        return self.translator.languages
-
-    @property
-    def checkpoint(self) -> str:
-        """Name of the parameters."""
-        return str(self.translator.checkpoint)
-
-    @property
-    def beam_size(self) -> int:
-        """Most translations of a sentence."""
-        return self.translator.decoding.beam_size
-
-    @property
-    def positions(self) -> int:
-        """Most tokens of either side."""
-        return self.translator.models.positions
-
-    @property
-    def parameters(self) -> int:
-        """Number of the model's parameters."""
-        return count_parameters(self.translator.params)
+    def _take(self, translator: Translator) -> None:
+        super()._take(translator)
+        self.languages = translator.languages
+        self.checkpoint = str(translator.checkpoint)
+        self.beam_size = translator.decoding.beam_size
+        self.positions = translator.models.positions
+        self.parameters = count_parameters(translator.params)
 
     def encode(
         self,
@@ -203,7 +189,8 @@ class TranslationEngine(CompiledTranslator):
                 "required",
             )
         try:
-            _, sentences = search.prepare([SourceLine(place, text, begin, phrases)])
+            line = SourceLine(place, text, begin, phrases)
+            (passage,), sentences = search.prepare([line])
         except LineError as error:
             if error.kind == "source":
                 raise self._too_long(text) from None
@@ -219,19 +206,17 @@ class TranslationEngine(CompiledTranslator):
                     "required",
                 )
         kept = (each._replace(aligned=aligned) for each in sentences if each.ids)
-        return [EncodedSentence(each, kind, len(each.ids)) for each in kept]
+        return [EncodedSentence(each, kind, len(each.ids), passage) for each in kept]
 
     def join(
-        self, text: str, parts: Sequence[list[Hypothesis]], kind: SearchKind = PLAIN
+        self, encoded: Sequence[EncodedSentence], parts: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:
-        """Return the translations of a sentence from those of the parts that
-        :meth:`encode` made of it for a kind.
+        """Return the translations of a sentence from those of its parts, of which
+        there is one or more.
         """
         if len(parts) == 1:
             return parts[0]
-        search = self.searches[kind]
-        ((passage,), _) = search.prepare([SourceLine(0, text)])
-        return search.join(passage, parts)
+        return self.searches[encoded[0].kind].join(encoded[0].passage, parts)
 
     def search(
         self, kind: SearchKind, encoded: Sequence[EncodedSentence]
@@ -241,9 +226,9 @@ class TranslationEngine(CompiledTranslator):
         """
         found: list[list[Hypothesis] | Exception] = []
         while rest := encoded[len(found) :]:
-            shape = self.shape(kind, len(rest), max(each.width for each in rest))
-            batch = [each.sentence for each in rest[: shape.rows]]
-            with self.counted():
+            width = max(each.width for each in rest)
+            with self.program(kind, len(rest), width) as shape:
+                batch = [each.sentence for each in rest[: shape.rows]]
                 found += self.searches[kind].search(batch, shape)
         return found
 
@@ -265,17 +250,13 @@ class TranslationEngine(CompiledTranslator):
             message = "attention needs a sentence that is not blank: give one"
             raise ServingError(400, "missing", message, field="text")
         (longest,) = self.translator.codec.measure([text], [translation])
-        limit = min(MOST_ATTENDED, self.positions)
-        if longest > limit:
-            message = (
-                f"attention is shown for at most {limit} tokens a side, not {longest}:"
-                " shorten the text"
-            )
-            raise _too_long("too_many_tokens", message, limit, longest)
-        width = self.shape("attend", 1, longest).width
+        what = "attention is shown for"
+        self._check_pair(longest, MOST_ATTENDED, what, "too_many_tokens")
         pair = self.translator.models, self.translator.codec, text, translation
-        with self.counted():
-            attention, best = given_pairs.attend(*pair, width=width, k=self.candidates)
+        with self.program("attend", 1, longest) as shape:
+            attention, best = given_pairs.attend(
+                *pair, width=shape.width, k=self._candidates
+            )
         pieces = self.translator.vocabularies.target.pieces
         return attention, [
             [(pieces([token])[0], math.exp(value)) for token, value in own[:k]]
@@ -303,35 +284,31 @@ class TranslationEngine(CompiledTranslator):
             raise self._too_long(text)
         if not parts:
             return []
-        sentence, width = parts[0].sentence, parts[0].width
+        sentence = parts[0].sentence
         begin = [*sentence.prefixes[0]] if sentence.prefixes else []
         decoding, positions = self.translator.decoding, self.positions
         if len(begin) + 1 >= most_tokens(decoding, sentence.words, positions):
             return []
         asked = [
-            EncodedSentence(sentence._replace(prefixes=[[*begin, token]]), RICH, width)
+            replace(parts[0], sentence=sentence._replace(prefixes=[[*begin, token]]))
             for token in self._first_pieces(sentence, begin, k)
         ]
         before = len(begin) - len(self.translator.codec.frame.target_before)
-        best: dict[str, tuple[float, Alternative]] = {}
+        completed: list[Hypothesis] = []
         for found in self.search(RICH, asked):
-            for each in _value(found):
-                own = self.words.read(each, before)
-                if own.word and each.score > best.get(own.word, (-math.inf,))[0]:
-                    best[own.word] = each.score, own
-        words = [own for _, own in best.values()]
-        return sorted(words, key=lambda own: -own.probability)[:k]
+            if isinstance(found, Exception):
+                raise found
+            completed += found
+        return self.words.rank(completed, before)[:k]
 
     def _first_pieces(self, sentence: Sentence, begin: list[int], k: int) -> list[int]:
         """Return the most probable tokens after others that begin a word."""
         frame, words = self.translator.codec.frame, self.words
         pair = sentence.ids, [*begin, frame.end]
-        longest = max(map(len, pair))
-        self._check_read(longest)
-        width = self.shape("candidates", 1, longest).width
-        with self.counted():
+        self._check_pair(longest := max(map(len, pair)))
+        with self.program("candidates", 1, longest) as shape:
             places = given_pairs.candidates(
-                self.translator.models, pair, self.considered, width=width
+                self.translator.models, pair, self._considered, width=shape.width
             )
         first = len(begin) == len(frame.target_before)
         return [
@@ -348,31 +325,34 @@ class TranslationEngine(CompiledTranslator):
         """
         models, codec = self.translator.models, self.translator.codec
         longest = codec.measure(*map(list, zip(*pairs, strict=True))) if pairs else []
-        self._check_read(max(longest, default=0))
+        self._check_pair(max(longest, default=0))
         order = sorted(range(len(pairs)), key=lambda index: longest[index])
         found: dict[int, PairScore] = {}
         while rest := order[len(found) :]:
-            shape = self.shape("score", len(rest), longest[rest[0]])
-            own = [each for each in rest if longest[each] <= shape.width][: shape.rows]
-            batch = [pairs[index] for index in own]
-            how = self.translator.decoding, shape
-            with self.counted():
+            with self.program("score", len(rest), longest[rest[0]]) as shape:
+                own = [each for each in rest if longest[each] <= shape.width]
+                batch = [pairs[index] for index in own[: shape.rows]]
+                how = self.translator.decoding, shape
                 scores = given_pairs.score(models, codec, batch, *how)
-            found |= dict(zip(own, scores, strict=True))
+            found |= dict(zip(own[: len(batch)], scores, strict=True))
         return [found[index] for index in range(len(pairs))]
 
-    def _check_read(self, given: int) -> None:
+    def _check_pair(
+        self,
+        given: int,
+        most: int = MOST_READ,
+        what: str = "a pair has",
+        code: str = "sentence_too_long",
+    ) -> None:
         """Check the tokens of the longer side of a pair.
 
         Raises:
             ServingError: 422, they are too many.
         """
-        limit = min(MOST_READ, self.positions)
+        limit = min(most, self.positions)
         if given > limit:
-            message = (
-                f"a pair has at most {limit} tokens a side, not {given}: shorten it"
-            )
-            raise _too_long("sentence_too_long", message, limit, given)
+            message = f"{what} at most {limit} tokens a side, not {given}: shorten it"
+            raise _too_long(message, limit, given, code)
 
     def _too_long(self, text: str) -> ServingError:
         codec, limit = self.translator.codec, self.longest
@@ -381,19 +361,40 @@ class TranslationEngine(CompiledTranslator):
             f"a sentence has {given} tokens, and the model takes {limit} at once:"
             " shorten it"
         )
-        return _too_long("sentence_too_long", message, limit, given)
+        return _too_long(message, limit, given)
 
 
-def _too_long(code: str, message: str, limit: int, given: int) -> ServingError:
+def load_engines(
+    workdirs: Sequence[Path],
+    sources: Sequence[str | None],
+    targets: Sequence[str | None],
+    **how: Any,
+) -> list[TranslationEngine]:
+    """Read runs, each for all pairs of languages.
+
+    Args:
+        workdirs: directories of runs.
+        sources: codes; None: that of the run.
+        targets: codes; None: that of the run.
+        **how: see :meth:`TranslationEngine.load`.
+
+    Raises:
+        InputError: a run cannot be read or does not have the languages.
+    """
+    return [
+        TranslationEngine.load(
+            run, source_language=source, target_language=target, **how
+        )
+        for run, source, target in itertools.product(workdirs, sources, targets)
+        if source is None or source != target
+    ]
+
+
+def _too_long(
+    message: str, limit: int, given: int, code: str = "sentence_too_long"
+) -> ServingError:
     return ServingError(422, code, message, field="text", limit=limit, given=given)
 
 
 def _cannot_write(message: str, field: str) -> ServingError:
     return ServingError(422, "cannot_write", message, field=field)
-
-
-def _value(found: list[Hypothesis] | Exception) -> list[Hypothesis]:
-    """Return translations, or raise the error in their place."""
-    if isinstance(found, Exception):
-        raise found
-    return found

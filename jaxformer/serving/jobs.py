@@ -21,8 +21,7 @@ class Key(NamedTuple):
     pair: tuple[str, str]
     kind: SearchKind | None
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         """A word for metrics."""
         if self.kind is None:
             return "call"
@@ -65,7 +64,7 @@ class RequestJobs:
                 result, as each is found.
         """
         self.texts, self._sentence = texts, sentence
-        self._found: dict[tuple[int, int], list[dict[int, Any]]] = {}
+        self._found: dict[tuple[int, int], list[list[Any]]] = {}
         self.results: list[list[Any]] = [[None] * len(text.cuts) for text in texts]
         places = ((i, j) for i, text in enumerate(texts) for j in range(len(text.cuts)))
         self.queue(list(places))
@@ -77,9 +76,9 @@ class RequestJobs:
         self._owners: list[tuple[tuple[int, int], int, int]] = []
         for place in places:
             text, cut = self._cut(place)
-            self._found[place] = [{} for _ in cut.asks]
+            self._found[place] = [[None] * len(ask) for ask in cut.asks]
             for number, ask in enumerate(cut.asks):
-                for index, encoded in enumerate(ask.encoded):
+                for index, encoded in enumerate(ask):
                     key = Key(text.engine.languages, encoded.kind)
                     self.jobs.append(Job(key, encoded.width, Waiting(encoded)))
                     self._owners.append((place, number, index))
@@ -92,9 +91,9 @@ class RequestJobs:
     @property
     def kind(self) -> str:
         """A word for the log."""
-        cuts = (cut for text in self.texts for cut in text.cuts)
-        encoded = (each for cut in cuts for ask in cut.asks for each in ask.encoded)
-        return "rich" if any(each.kind.rich for each in encoded) else "plain"
+        asks = (ask for text in self.texts for cut in text.cuts for ask in cut.asks)
+        is_rich = any(each.kind.rich for ask in asks for each in ask)
+        return "rich" if is_rich else "plain"
 
     @property
     def begun(self) -> float:
@@ -108,12 +107,11 @@ class RequestJobs:
         self._complete(place)
 
     def _complete(self, place: tuple[int, int]) -> None:
-        (text, cut), found = self._cut(place), self._found[place]
-        pairs = list(zip(cut.asks, found, strict=True))
-        if any(len(own) < len(ask.encoded) for ask, own in pairs):
+        found = self._found[place]
+        if any(part is None for ask in found for part in ask):
             return
-        rows = [[own[index] for index in range(len(own))] for own in found]
-        settled = text.settle(cut, rows)
+        text, cut = self._cut(place)
+        settled = text.settle(cut, found)
         if settled is None:
             self.lost.append(place)
             return

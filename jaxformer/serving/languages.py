@@ -82,9 +82,9 @@ def find_language(
         ServingError: the server does not have it; says which codes the field may have,
             as ``write`` writes them.
     """
-    known = sorted({code for pair in service.engines for code in pair})
-    asked = _ALIASES.get(code.lower(), code)
-    found = find_model_language(asked, known) if len(code) <= _LONGEST_CODE else None
+    asked, found = _ALIASES.get(code.lower(), code), None
+    if len(code) <= _LONGEST_CODE:
+        found = find_model_language(asked, service.languages)
     if found is None:
         names = ", ".join(list_codes(service, field, write))
         shown = code[:_LONGEST_CODE]

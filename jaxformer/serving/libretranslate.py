@@ -115,11 +115,14 @@ async def _languages(service: Service, given: dict[str, Any]) -> Any:
     """List the languages. Each is a target of its own: its text comes back."""
     return [
         {
-            "code": write_code(own.code),
-            "name": own.name,
-            "targets": sorted(map(write_code, {own.code, *own.targets})),
+            "code": write_code(code),
+            "name": name_language(code),
+            "targets": sorted(
+                {write_code(to) for of, to in service.engines if of == code}
+                | {write_code(code)}
+            ),
         }
-        for own in service.languages()
+        for code in service.languages
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -34,14 +34,6 @@ _REASONS = {
     "too_many_sentences": "size",
     "too_many_texts": "size",
 }
-
-
-class Served(NamedTuple):
-    """A model that is served, for the label of ``jaxformer_model_info``."""
-
-    source: str
-    target: str
-    checkpoint: str
 
 
 class Metrics:
@@ -95,21 +87,20 @@ class Metrics:
             "batch_duration_seconds", "Time of a search", "kind"
         )
         pair = "source", "target"
-        self._sentences = self._counter("sentences", "Sentences translated", *pair)
-        self._source_tokens = self._counter(
-            "source_tokens", "Tokens of the sentences translated", *pair
-        )
-        self._target_tokens = self._counter(
-            "target_tokens", "Tokens of their translations", *pair
-        )
-        self._characters = self._counter(
-            "characters", "Characters of the texts translated", *pair
-        )
+        self._translated = {
+            name: self._counter(name, help, *pair)
+            for name, help in {
+                "sentences": "Sentences translated",
+                "source_tokens": "Tokens of the sentences translated",
+                "target_tokens": "Tokens of their translations",
+                "characters": "Characters of the texts translated",
+            }.items()
+        }
         self._rejected = self._counter("rejected", "Requests refused", "reason")
         self._cancelled = self._counter("cancelled", "Requests whose client left")
         self._compilations = self._counter("compilations", "Programs compiled", "when")
         self._model = self._gauge(
-            "model_info", "Models that are served", *Served._fields, "version"
+            "model_info", "Models that are served", *pair, "checkpoint", "version"
         )
         # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
@@ -143,8 +134,9 @@ class Metrics:
         elif call.code in _REASONS:
             self._rejected.labels(_REASONS[call.code]).inc()
 
-    def batch(self, kind: str, batch: Batch) -> None:
-        """Count a batch; ``kind`` is one of few words."""
+    def batch(self, batch: Batch) -> None:
+        """Count a batch, by its key, which is written as one of few words."""
+        kind = str(batch.key)
         for seconds in batch.waited:
             self._queue_seconds.observe(seconds)
         self._batch_sentences.labels(kind).observe(len(batch.widths))
@@ -154,28 +146,21 @@ class Metrics:
             ratio = 1 - sum(batch.widths) / padded
             self._padding.labels(kind).observe(ratio)
 
-    def translated(
-        self,
-        source: str,
-        target: str,
-        *,
-        sentences: int,
-        characters: int,
-        source_tokens: int,
-        target_tokens: int,
-    ) -> None:
-        """Count a text that has been translated."""
-        self._sentences.labels(source, target).inc(sentences)
-        self._characters.labels(source, target).inc(characters)
-        self._source_tokens.labels(source, target).inc(source_tokens)
-        self._target_tokens.labels(source, target).inc(target_tokens)
+    def translated(self, source: str, target: str, **counts: int) -> None:
+        """Count a text that has been translated: its ``sentences``, ``characters`` and
+        ``source_tokens``, and the ``target_tokens`` of its translation.
+        """
+        for name, count in counts.items():
+            self._translated[name].labels(source, target).inc(count)
 
     def compiled(self, when: Literal["warmup", "ready"], count: int = 1) -> None:
         """Count compilations; a good server has none when it is ready."""
         self._compilations.labels(when).inc(count)
 
-    def serve(self, models: Iterable[Served]) -> None:
-        """State the models that are served from now on."""
+    def serve(self, models: Iterable[tuple[str, str, str]]) -> None:
+        """State the models that are served from now on: of each the languages, source
+        and target, and the checkpoint.
+        """
         self._model.clear()
         for model in models:
             self._model.labels(*model, __version__).set(1)

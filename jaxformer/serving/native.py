@@ -237,7 +237,9 @@ async def _attend(service: Service, given: Fields) -> Fields:
     if translation is None:
         query = Query(text, *engine.languages, sentences=False)
         translation = (await service.translate([query]))[0].text
-    maps, candidates = await service.attend(engine, text, translation, given["k"])
+    ((maps, candidates),) = await service.call(
+        engine, lambda own: own.attend(text, translation, given["k"])
+    )
     shown = [
         [{"token": token, "probability": probability} for token, probability in own]
         for own in candidates
@@ -250,29 +252,43 @@ async def _attend(service: Service, given: Fields) -> Fields:
 
 
 async def _alternatives(service: Service, given: Fields) -> Fields:
-    engine, text, k = _find_engine(service, given), given["text"], given["k"]
+    engine, text, prefix = _find_engine(service, given), given["text"], given["prefix"]
     hidden = hide(text)
-    if hidden is None:
-        found = await service.alternatives(engine, text, given["prefix"], k)
-    else:
-        found = await _find_around(hidden, service, engine, given)
+    if hidden is not None:
+        if not hidden.text:  # it has too many
+            return {"alternatives": []}
+        text, prefix = hidden.text, hidden.hide(prefix)
+    (found,) = await service.call(
+        engine, lambda own: own.alternatives(text, prefix, given["k"])
+    )
+    if hidden is not None:
+        found = await _show_hidden(hidden, found, len(prefix), service, given)
     return {"alternatives": [each._asdict() for each in found]}
 
 
-async def _find_around(
-    hidden: Hidden, service: Service, engine: TranslationEngine, given: Fields
+async def _show_hidden(
+    hidden: Hidden,
+    found: Sequence[Alternative],
+    before: int,
+    service: Service,
+    given: Fields,
 ) -> list[Alternative]:
-    """Find the next words of a sentence with placeholders, which stay."""
-    if not hidden.text:  # it has too many
-        return []
-    prefix = hidden.hide(given["prefix"])
-    found = await service.alternatives(engine, hidden.text, prefix, given["k"])
+    """Return the words of a sentence with its placeholders, in translations with them.
+
+    Args:
+        hidden: the sentence.
+        found: its words without them.
+        before: characters of the prefix.
+        service: that translates.
+        given: fields of the request.
+    """
+    languages = _find_engine(service, given).languages
     starts = []
     for each in found:
-        end = each.text.find(each.word, len(prefix)) + len(each.word)
+        end = each.text.find(each.word, before) + len(each.word)
         starts.append(hidden.show(each.text[:end]))
     queries = [
-        Query(given["text"], *engine.languages, prefix=start, sentences=False)
+        Query(given["text"], *languages, prefix=start, sentences=False)
         for start in starts
     ]
     done = await service.translate(queries)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -89,32 +87,6 @@ def serve(
         say(f"compiling {service.programs} programs, ready when some of them are done")
         server = Server(app, service, site.trusted_proxy, announce=announce, say=say)
         server.run_on(bound)
-
-
-def load_engines(
-    workdirs: Sequence[Path],
-    sources: Sequence[str | None],
-    targets: Sequence[str | None],
-    **how: Any,
-) -> list[TranslationEngine]:
-    """Read runs, each for all pairs of languages.
-
-    Args:
-        workdirs: directories of runs.
-        sources: codes; None: that of the run.
-        targets: codes; None: that of the run.
-        **how: see :meth:`TranslationEngine.load`.
-
-    Raises:
-        InputError: a run cannot be read or does not have the languages.
-    """
-    return [
-        TranslationEngine.load(
-            run, source_language=source, target_language=target, **how
-        )
-        for run, source, target in itertools.product(workdirs, sources, targets)
-        if source is None or source != target
-    ]
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -8,35 +8,27 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.serving.batcher import Batch, Batcher, Job
+from jaxformer.serving.batcher import Batcher, Job
 from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.jobs import Key, RequestJobs, Waiting, call_all
-from jaxformer.serving.languages import find_language, name_language
-from jaxformer.serving.metrics import Metrics, Served
+from jaxformer.serving.languages import find_language
+from jaxformer.serving.metrics import Metrics
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
-from jaxformer.translation.results import Attention, PairScore
+from jaxformer.translation.results import PairScore
 
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
 _SCORED = 4  # pairs between which other requests have their turn
-
-
-class Language(NamedTuple):
-    """A language that texts may be in, and those that they are translated into."""
-
-    code: str
-    name: str
-    targets: list[str]
 
 
 @dataclasses.dataclass
@@ -105,16 +97,16 @@ class Service:
         # Several would keep the event loop from the interpreter.
         self._encoder = ThreadPoolExecutor(1, "encoder")
         self._reloading = asyncio.Lock()
-        self.batcher = Batcher(
-            self._search,
-            rows=self._rows,
-            capacity=config.queue,
-            observe=self._observe,
-        )
         self.count_requests: Callable[[], float] = lambda: 0
         self.metrics = Metrics(
             waiting=lambda: self.batcher.waiting,
             in_flight=lambda: self.count_requests(),
+        )
+        self.batcher = Batcher(
+            self._search,
+            rows=self._rows,
+            capacity=config.queue,
+            observe=self.metrics.batch,
         )
         self._state_models()
 
@@ -165,10 +157,6 @@ class Service:
 
     def _rows(self, key: Any) -> int:
         return 1 if key.kind is None else self.engines[key.pair].rows
-
-    def _observe(self, batch: Batch) -> None:
-        key: Any = batch.key
-        self.metrics.batch(key.name, batch)
 
     async def _search(self, key: Any, jobs: Sequence[Waiting]) -> Sequence[Any]:
         """Search a batch with the engine of this moment, which a reload replaces."""
@@ -225,17 +213,10 @@ class Service:
                 f" --glossary=en-de:FILE: {error.message}"
             ) from None
 
-    def languages(self) -> list[Language]:
-        """List the languages of all texts and translations, by code."""
-        codes = sorted({code for pair in self.engines for code in pair})
-        return [
-            Language(
-                code,
-                name_language(code),
-                [target for source, target in self.engines if source == code],
-            )
-            for code in codes
-        ]
+    @property
+    def languages(self) -> list[str]:
+        """Codes of the languages of all texts and translations, sorted."""
+        return sorted({code for pair in self.engines for code in pair})
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """Rank the languages of the server by the probability that a text is in them.
@@ -243,9 +224,8 @@ class Service:
         Raises:
             ServingError: a package that this needs is not installed.
         """
-        codes = [language.code for language in self.languages()]
         try:
-            return await asyncio.to_thread(rank_languages, text, codes)
+            return await asyncio.to_thread(rank_languages, text, self.languages)
         except InputError as error:
             raise ServingError(501, "no_detector", str(error)) from None
 
@@ -326,7 +306,7 @@ class Service:
 
     def _state_models(self) -> None:
         self.metrics.serve(
-            Served(*pair, engine.checkpoint) for pair, engine in self.engines.items()
+            (*own.languages, own.checkpoint) for own in self.engines.values()
         )
 
     def _prepare(
@@ -350,45 +330,36 @@ class Service:
                 retry_after=5,
             )
 
-    async def attend(
-        self, engine: TranslationEngine, text: str, translation: str, k: int = 0
-    ) -> tuple[Attention, list[list[tuple[str, float]]]]:
-        """Return the attention weights of a pair, and the ``k`` most probable tokens at
-        each target place; see :meth:`TranslationEngine.attend`.
-        """
-        calls = [lambda own: own.attend(text, translation, k)]
-        return (await self._call(engine, calls))[0]
+    async def call(
+        self,
+        engine: TranslationEngine,
+        *calls: Callable[[TranslationEngine], Result],
+        cost: int = 1,
+    ) -> list[Result]:
+        """Call an engine in the queue of the sentences, once for each turn.
 
-    async def alternatives(
-        self, engine: TranslationEngine, text: str, prefix: str, k: int
-    ) -> list[Any]:
-        """Return the ``k`` most probable words after a prefix, each with a translation
-        that begins so; see :meth:`TranslationEngine.alternatives`.
+        Args:
+            engine: the one of its pair by then is called.
+            *calls: such as ``lambda engine: engine.attend(text, translation)``.
+            cost: sentences that they count as.
+
+        Raises:
+            ServingError: as of :meth:`translate`, or what the engine refuses.
         """
-        calls = [lambda own: own.alternatives(text, prefix, k)]
-        return (await self._call(engine, calls))[0]
+        self._check_ready()
+        current().spend(cost)
+        key = Key(engine.languages, None)
+        jobs = [Job(key, 0, Waiting(call)) for call in calls]
+        return await self.batcher.run(jobs, timeout=self.config.timeout)
 
     async def score(
         self, engine: TranslationEngine, pairs: Sequence[Pair]
     ) -> list[PairScore]:
         """Return the log-probability of each target given its source."""
         parts = [pairs[i : i + _SCORED] for i in range(0, len(pairs), _SCORED)]
-        calls = [lambda own, part=part: own.score(part) for part in parts]
-        found = await self._call(engine, calls, len(pairs))
+        calls = (lambda own, part=part: own.score(part) for part in parts)
+        found = await self.call(engine, *calls, cost=len(pairs))
         return [score for part in found for score in part]
-
-    async def _call(
-        self,
-        engine: TranslationEngine,
-        calls: Sequence[Callable[[TranslationEngine], Result]],
-        cost: int = 1,
-    ) -> list[Result]:
-        """Call an engine in the queue of the sentences, once for each turn."""
-        self._check_ready()
-        current().spend(cost)
-        key = Key(engine.languages, None)
-        jobs = [Job(key, 0, Waiting(call)) for call in calls]
-        return await self.batcher.run(jobs, timeout=self.config.timeout)
 
     def describe(self) -> str:
         """Return the pairs and their checkpoints in one line."""

@@ -97,13 +97,6 @@ class Translated:
     source: str
 
 
-class Ask(NamedTuple):
-    """A text for the search; one of too many tokens has several ``encoded``."""
-
-    text: str
-    encoded: list[EncodedSentence]
-
-
 @dataclasses.dataclass
 class Cut:
     """A sentence of a text.
@@ -113,7 +106,8 @@ class Cut:
         place: of the sentence in the text, from 0.
         objects: of HTML, by the characters that stand for them.
         hidden: with its placeholders hidden; None: it has none.
-        asks: what is searched: the sentence, or the texts between its placeholders.
+        asks: what is searched: the sentence, or the texts between its placeholders;
+            one of too many tokens has several parts.
         whole: whether it is the sentence.
     """
 
@@ -121,7 +115,7 @@ class Cut:
     place: int
     objects: Mapping[str, str]
     hidden: Hidden | None
-    asks: list[Ask] = dataclasses.field(default_factory=list)
+    asks: list[list[EncodedSentence]] = dataclasses.field(default_factory=list)
     whole: bool = True
 
 
@@ -187,12 +181,12 @@ class Text:
     def tokens(self) -> int:
         """Number of tokens that are searched."""
         asks = (ask for cut in self.cuts for ask in cut.asks)
-        return sum(each.width for ask in asks for each in ask.encoded)
+        return sum(each.width for ask in asks for each in ask)
 
     @property
     def searches(self) -> int:
         """Number of sentences, where each part of a divided one counts."""
-        parts = (sum(len(ask.encoded) for ask in cut.asks) for cut in self.cuts)
+        parts = (sum(map(len, cut.asks)) for cut in self.cuts)
         return sum(max(1, count) for count in parts)
 
     def _divide(self, text: str) -> Layout:
@@ -216,12 +210,12 @@ class Text:
             return
         try:
             required = [*self.query.required, *marks]
-            cut.asks = [Ask(text, self._encode(text, cut.place, prefix, required))]
+            cut.asks = [self._encode(text, cut.place, prefix, required)]
         except ServingError as error:
             if not marks or error.code != "cannot_write":
                 raise
             self.ask_between(cut)
-        if marks and len(cut.asks[0].encoded) > 1:
+        if marks and len(cut.asks[0]) > 1:
             # Only the first part would be required to have its marks.
             self.ask_between(cut)
 
@@ -230,8 +224,7 @@ class Text:
         assert cut.hidden is not None
         cut.whole = False
         cut.asks = [
-            Ask(text, self._encode(text, cut.place, "", []))
-            for text in cut.hidden.fragments
+            self._encode(text, cut.place, "", []) for text in cut.hidden.fragments
         ]
 
     def _encode(
@@ -285,7 +278,7 @@ class Text:
 
         Args:
             cut: of this text.
-            found: the hypotheses of each ``encoded`` of each of its ``asks``.
+            found: the hypotheses of each part of each of its ``asks``.
         """
         every = [self._join(*own) for own in zip(cut.asks, found, strict=True)]
         if cut.hidden is None:
@@ -309,15 +302,17 @@ class Text:
         source, span = cut.piece.text.translate(table), cut.piece[1:]
         return SentenceResult(source, span, shown), hypotheses
 
-    def _join(self, ask: Ask, found: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
-        if not ask.encoded:  # it has no token
+    def _join(
+        self, ask: list[EncodedSentence], found: Sequence[list[Hypothesis]]
+    ) -> list[Hypothesis]:
+        if not ask:  # it has no token
             return [blank(aligned=True)] * self.query.n_best
-        if sum(each.width for each in ask.encoded) > _MOST_ALIGNED:
+        if sum(each.width for each in ask) > _MOST_ALIGNED:
             found = [
                 [dataclasses.replace(each, alignment=None) for each in own]
                 for own in found
             ]
-        return self.engine.join(ask.text, found, ask.encoded[0].kind)
+        return self.engine.join(ask, found)
 
     def finish(
         self, results: Sequence[tuple[SentenceResult, list[Hypothesis]]]

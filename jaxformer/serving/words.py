@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from jaxformer.data.vocabulary import Vocabulary
@@ -52,7 +53,18 @@ class NextWords:
         """Whether a token is written."""
         return bool(self._vocabulary.decode([token]).strip())
 
-    def read(self, found: Hypothesis, before: int) -> Alternative:
+    def rank(self, found: Iterable[Hypothesis], before: int) -> list[Alternative]:
+        """Return the words of translations after their first ``before`` tokens, the
+        most probable first, each once, with the best of its translations.
+        """
+        best: dict[str, Alternative] = {}
+        for each in sorted(found, key=lambda each: -each.score):
+            own = self._read(each, before)
+            if own.word:
+                best.setdefault(own.word, own)
+        return sorted(best.values(), key=lambda own: -own.probability)
+
+    def _read(self, found: Hypothesis, before: int) -> Alternative:
         """Return the word of a translation after its first ``before`` tokens; an empty
         one where it has no text there.
         """

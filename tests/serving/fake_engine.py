@@ -52,12 +52,12 @@ class FakeEngine:
             raise ServingError(422, "cannot_write", "no such tokens", field="required")
         runs = [words[i : i + 8] for i in range(0, len(words), 8)]
         return [
-            EncodedSentence((run, prefix, required, aligned), kind, len(run))
+            EncodedSentence((run, prefix, required, aligned), kind, len(run), text)
             for run in runs
         ]
 
     def join(
-        self, text: str, parts: Sequence[list[Hypothesis]], kind: SearchKind
+        self, encoded: Sequence[EncodedSentence], parts: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:
         if len(parts) == 1:
             return parts[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -26,8 +27,10 @@ from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import PLAIN, RICH, TERMS, SearchKind
 from jaxformer.translation import models
+from jaxformer.translation.options import SourceLine
 from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.stream import LineSearch
 from jaxformer.translation.translator import Translator
 
 POSITIONS, EXTRA = 16, 4
@@ -87,10 +90,7 @@ def search(
         for place, source in enumerate(sources)
     ]
     found = iter(engine.search(kind, [each for own in parts for each in own]))
-    return [
-        engine.join(source, [next(found) for _ in own], kind)
-        for source, own in zip(sources, parts, strict=True)
-    ]
+    return [engine.join(own, [next(found) for _ in own]) for own in parts]
 
 
 def assert_same(
@@ -138,7 +138,8 @@ def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text():
     """In batches as large as those of a server on a CPU."""
     engine = TranslationEngine(translator, "little", rows=16)
     sources = (texts(40) * 2)[:64]
-    assert engine.shape(PLAIN, 64, POSITIONS).rows == 16
+    with engine.program(PLAIN, 64, POSITIONS) as shape:
+        assert shape.rows == 16
     together = search(engine, PLAIN, sources)
     assert len({best.text for best, *_ in together}) > 10
     for place in (0, 21, 39):
@@ -182,23 +183,29 @@ def test_nothing_compiles_after_warm(engine, compiled):
 def test_what_a_thread_compiles_is_counted(engine):
     """Of this thread, within the block, and not of another."""
     own = copy.copy(engine)
-    with own.counted(), concurrent.futures.ThreadPoolExecutor(1) as other:
+    counting = functools.partial(own.program, PLAIN, 1, 1)
+    with counting(), concurrent.futures.ThreadPoolExecutor(1) as other:
         other.submit(jax.jit(lambda x: x * 3), np.ones(7)).result()
         assert own.compilations == 0
-    with own.counted():
+    with counting():
         jax.jit(lambda x: x * 5)(np.ones(7))
     assert own.compilations == 1
     jax.jit(lambda x: x * 7)(np.ones(7))
     assert own.compilations == 1
 
 
-def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(engine):
+def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
+    engine, monkeypatch
+):
     long = " ".join(texts(6))
     parts = engine.encode(long, kind=PLAIN)
     assert max(each.width for each in parts) <= POSITIONS
     ids = [token for each in parts for token in each.sentence.ids[:-1]]
     assert ids == runs.vocabulary().encode(long)
-    ((best,),) = search(engine, PLAIN, [long])
+    found = engine.search(PLAIN, parts)
+    with monkeypatch.context() as patch:
+        patch.setattr(LineSearch, "prepare", None)  # it is encoded once
+        (best,) = engine.join(parts, found)
     with pytest.warns(LongSourceWarning):
         assert [best.text] == engine.translator.translate([long])
     refusing = TranslationEngine(lambda: translator(long_sources="refuse"))
@@ -210,7 +217,8 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(engi
 
 def test_blank_text_has_a_blank_translation(engine):
     assert engine.encode("  ", kind=RICH) == []
-    (found,) = engine.join("  ", [], RICH)
+    ((passage,), _) = engine.searches[RICH].prepare([SourceLine(0, "  ")])
+    (found,) = engine.searches[RICH].join(passage, [])
     assert (found.text, found.finished) == ("", True)
     assert found.alignment.links() == []
 

@@ -14,7 +14,7 @@ from jaxformer.serving.batcher import Batch
 from jaxformer.serving.call import Call
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.log import RequestLog
-from jaxformer.serving.metrics import Metrics, Served
+from jaxformer.serving.metrics import Metrics
 
 NAMES = """
 requests counter route status
@@ -65,13 +65,13 @@ def metrics():
     made.finished(Call(route="/translate", status=200, seconds=0.2))
     made.finished(Call(route="/translate", status=503, code="queue"))
     made.finished(Call(route="/slow", status=499, seconds=3))
-    made.batch("plain", Batch("key", [5, 10, 15], [0.1, 0.2, 7], 0.3))
-    made.batch("call", Batch("key", [0], [0.0], 0.3))
+    made.batch(Batch("plain", [5, 10, 15], [0.1, 0.2, 7], 0.3))
+    made.batch(Batch("call", [0], [0.0], 0.3))
     made.translated(
         "en", "de", sentences=3, characters=40, source_tokens=12, target_tokens=15
     )
     made.compiled("warmup", 18)
-    made.serve([Served("en", "de", "2800")])
+    made.serve([("en", "de", "2800")])
     return made
 
 
@@ -119,7 +119,7 @@ def test_numbers_count(metrics):
 
 def test_a_reload_replaces_the_model(metrics):
     """The checkpoint before is served no more."""
-    metrics.serve([Served("en", "de", "3000"), Served("de", "en", "900")])
+    metrics.serve([("en", "de", "3000"), ("de", "en", "900")])
     samples = families(metrics)["jaxformer_model_info"].samples
     assert sorted(sample.labels["checkpoint"] for sample in samples) == ["3000", "900"]
 

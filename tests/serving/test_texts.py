@@ -163,7 +163,7 @@ def test_a_long_sentence_with_placeholders_is_searched_once():
 def test_no_translation_is_aligned_for_nothing(query, aligned):
     text = Text(query, FakeEngine(), None)
     text.encode()
-    (encoded,) = text.cuts[0].asks[0].encoded
+    (encoded,) = text.cuts[0].asks[0]
     assert encoded.sentence[3] == aligned
 
 
