@@ -114,6 +114,45 @@ def test_the_list_of_words_closes(page):
     assert page.focused == "text"
 
 
+def test_keys_while_the_list_opens_and_closes(page):
+    """A second key does not close a list that is late; a candidate that is taken from
+    the list leaves the focus at a word.
+    """
+    page.translate(FILE)
+    page.script(
+        "const now = window.fetch; window.fetch = (path, options) =>"
+        " path === 'v1/alternatives' ? new Promise(go => { window.answer = go; })"
+        ".then(() => now(path, options)) : now(path, options);"
+    )
+    page.script("arguments[0].focus()", page.words()[1])
+    page.press("ARROW_DOWN", "ARROW_DOWN", "ENTER")
+    assert page.text("#others") == "Reading the model…"
+    page.script("window.answer()")
+    page.wait_for_words()
+    page.press("2", held=("ALT",))
+    assert not page.find("#others")[0].is_displayed()
+    assert page.focused in page.texts("#output [role=button]")
+
+
+def test_escape_leads_back_from_everywhere(page):
+    """To the text, and on to the translation of the word at the caret, which was
+    written before its translation came.
+    """
+    page.find("#text")[0].send_keys(FILE)
+    page.wait(lambda: page.output and page.find("#tab-API"))
+    for tab in ("tab-API", "copy"):
+        page.script("document.getElementById(arguments[0]).focus()", tab)
+        page.press("ESCAPE")
+        assert page.focused == "text"
+    page.press("ESCAPE")
+    assert page.focused == "Fenster."
+    page.press("ESCAPE")
+    assert page.focused == "text"
+    page.script("document.getElementById('source').focus()")
+    page.press("ESCAPE")  # closes what the browser opened
+    assert page.focused == "source"
+
+
 def test_a_list_that_is_late_takes_no_focus(page):
     """Who has moved on from a word, by an arrow key or Tab, gets no list of it."""
     page.translate(FILE)

@@ -183,8 +183,8 @@ function drawSentence(element) {
 
 // Draw the translation, or of an answer that still comes one sentence.
 export function drawOutput(one) {
-  const focused = output.contains(document.activeElement) && document.activeElement.dataset;
   if (open?.sentence === state.sentences[one] || one === undefined) closeOthers();
+  const focused = output.contains(document.activeElement) && document.activeElement.dataset;
   if (output.children[one]) drawSentence(output.children[one]);
   else {
     output.replaceChildren();
@@ -233,12 +233,13 @@ function enterAt(word) {
 }
 
 // The list of other words.
-export function closeOthers(focus = false) {
+export function closeOthers(focus) {
   if (!open) return;
   const {element, controller} = open;
   open = null;
   controller.abort();
   element.setAttribute("aria-expanded", "false");
+  focus ||= list === document.activeElement;
   others.hidden = true;
   if (focus) element.focus();
 }
@@ -308,8 +309,8 @@ function prefixEnd({word, text: completion}) {
 function activate(number) {
   open.active = number;
   [...list.children].forEach((option, place) =>
-    option.classList.toggle("active", place === open.active));
-  list.setAttribute("aria-activedescendant", `option-${open.active}`);
+    option.classList.toggle("active", place === number));
+  list.setAttribute("aria-activedescendant", `option-${number}`);
 }
 
 function take(number) {
@@ -349,11 +350,10 @@ export function initOutput() {
   output.onkeydown = event => {
     const element = word(event), {key} = event;
     if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (["Enter", " ", "ArrowDown"].includes(key)) openOthers(element);
-    else if (key === "Escape") {
-      if (open) closeOthers(true);
-      else text.focus();
-    } else if (!moveAmong(element, key)) return;
+    if (/^(Enter| |ArrowDown)$/.test(key)) {
+      if (!open) openOthers(element);
+    } else if (open && key === "Escape") closeOthers(true);
+    else if (!moveAmong(element, key)) return;
     event.preventDefault();
   };
   list.onkeydown = event => {
@@ -361,7 +361,7 @@ export function initOutput() {
     const next = moved(key, open.active, list.children.length, "ArrowUp", "ArrowDown");
     if (next >= 0) activate(next);
     else if (key === "Enter" || key === " ") take(open.active);
-    else if (key === "Escape" || key === "Tab") closeOthers(true);
+    else if (key === "Escape" || key === "Tab") closeOthers();
     else return;
     event.preventDefault();
   };

@@ -367,7 +367,7 @@ function listen() {
   addEventListener("hashchange", readAddress);
   addEventListener("keydown", event => {
     const {key, code, ctrlKey, metaKey, altKey, shiftKey} = event, main = ctrlKey || metaKey;
-    const typing = /^(TEXTAREA|INPUT|SELECT)$/.test(document.activeElement.tagName);
+    const here = document.activeElement, typing = here.matches("textarea, input, select");
     let action;
     if (byId("help").open || event.defaultPrevented) return;
     if (main && key === "Enter") action = translate;
@@ -376,7 +376,9 @@ function listen() {
       action = () => state.trail[0] ? undo(state.trail.length - 1) : say("Nothing to undo.");
     } else if (altKey && !main && /^Digit[1-9]$/.test(code)) action = () => pick(code.at(-1) - 1);
     else if (key === "?" && !typing) action = () => byId("help").showModal();
-    else if (key === "Escape" && document.activeElement === text && !event.isComposing) {
+    else if (key === "Escape" && !typing) action = () => text.focus();
+    else if (key === "Escape" && here === text && !event.isComposing) {
+      document.dispatchEvent(new Event("selectionchange"));  // its word may be new
       action = () => document.querySelector("#output [tabindex='0']")?.focus();
     }
     if (!action) return;
