@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 # sorting all sentences; a quarter of them leaves 14%.
 _BATCHES = 64
 
+# JAX keeps what each trace of a model leaves: one that is loaded often is traced once.
+_trace_parameters = functools.lru_cache(16)(abstract_parameters)
+
 
 class Translator:
     """A model with its vocabularies.
@@ -215,7 +218,7 @@ class Translator:
         found = cls(
             config.model,
             saved.load(
-                abstract_parameters(config.model),
+                _trace_parameters(config.model),
                 precision and functools.partial(prepare_params, *how),
             ),
             vocabularies,

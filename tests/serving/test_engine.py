@@ -395,7 +395,7 @@ def test_a_shortlist_compiles_nothing_in_a_request(compiled):
     assert [own[0].text for own in found] == listed.translate(sources)
 
 
-def test_load_and_reload_of_a_run():
+def test_load_and_reload_of_a_run(monkeypatch):
     """Nothing is compiled to describe it; settings of the search replace the run's."""
     run = runs.random_run()
     engine = TranslationEngine.load(run, checkpoint="latest", decoding={"beam_size": 3})
@@ -405,6 +405,9 @@ def test_load_and_reload_of_a_run():
     assert engine.parameters == sum(
         leaf.size for leaf in jax.tree.leaves(engine.translator.params)
     )
-    assert engine.reloaded().checkpoint == "20"
+    with monkeypatch.context() as patch:
+        # JAX would keep what each trace of the model leaves.
+        patch.setattr(jax, "eval_shape", None)
+        assert engine.reloaded().checkpoint == "20"
     with pytest.raises(InputError, match="beam_size must be at least 1"):
         TranslationEngine.load(run, decoding={"beam_size": 0})
