@@ -32,7 +32,6 @@ from jaxformer.serving.service import Service
 from jaxformer.serving.terms import load_glossaries
 
 _KEEP_ALIVE = 5  # seconds
-_SWITCH = 5e-4  # seconds after which a thread that encodes lets the event loop go on
 
 
 def serve(
@@ -177,7 +176,6 @@ class Server(uvicorn.Server):
         Raises:
             BaseException: what ended the service before.
         """
-        sys.setswitchinterval(_SWITCH)
         with signals.handled(self._handle):
             self.run(sockets=[bound])
         if self._service.error is not None:
