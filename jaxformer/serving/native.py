@@ -252,44 +252,28 @@ async def _attend(service: Service, given: Fields) -> Fields:
 
 
 async def _alternatives(service: Service, given: Fields) -> Fields:
-    engine, text, prefix = _find_engine(service, given), given["text"], given["prefix"]
-    hidden = hide(text)
+    text, prefix, k = (given[name] for name in ("text", "prefix", "k"))
+    engine, hidden = _find_engine(service, given), hide(text)
     if hidden is not None:
         if not hidden.text:  # it has too many
             return {"alternatives": []}
         text, prefix = hidden.text, hidden.hide(prefix)
-    (found,) = await service.call(
-        engine, lambda own: own.alternatives(text, prefix, given["k"])
-    )
+    (found,) = await service.call(engine, lambda own: own.alternatives(text, prefix, k))
     if hidden is not None:
-        found = await _show_hidden(hidden, found, len(prefix), service, given)
+        found = await _show_hidden(hidden, found, service, given)
     return {"alternatives": [each._asdict() for each in found]}
 
 
 async def _show_hidden(
-    hidden: Hidden,
-    found: Sequence[Alternative],
-    before: int,
-    service: Service,
-    given: Fields,
+    hidden: Hidden, found: list[Alternative], service: Service, given: Fields
 ) -> list[Alternative]:
-    """Return the words of a sentence with its placeholders, in translations with them.
-
-    Args:
-        hidden: the sentence.
-        found: its words without them.
-        before: characters of the prefix.
-        service: that translates.
-        given: fields of the request.
-    """
-    languages = _find_engine(service, given).languages
-    starts = []
-    for each in found:
-        end = each.text.find(each.word, before) + len(each.word)
-        starts.append(hidden.show(each.text[:end]))
+    """Return the next words of a sentence in translations with its placeholders."""
+    pair = _find_engine(service, given).languages
+    before = len(hidden.hide(given["prefix"]))
+    ends = [each.text.find(each.word, before) + len(each.word) for each in found]
+    starts = [hidden.show(own.text[:end]) for own, end in zip(found, ends, strict=True)]
     queries = [
-        Query(given["text"], *languages, prefix=start, sentences=False)
-        for start in starts
+        Query(given["text"], *pair, prefix=start, sentences=False) for start in starts
     ]
     done = await service.translate(queries)
     return [

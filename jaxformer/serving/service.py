@@ -305,9 +305,8 @@ class Service:
         )
 
     def _state_models(self) -> None:
-        self.metrics.serve(
-            (*own.languages, own.checkpoint) for own in self.engines.values()
-        )
+        engines = self.engines.values()
+        self.metrics.serve((*own.languages, own.checkpoint) for own in engines)
 
     def _prepare(
         self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
