@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jaxformer import signals
 from jaxformer.errors import InputError, first_line
@@ -24,8 +21,8 @@ from jaxformer.files import describe
 from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig, Site
+from jaxformer.serving.connections import Limited
 from jaxformer.serving.engine import TranslationEngine
-from jaxformer.serving.errors import ServingError
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
 from jaxformer.serving.service import Service
@@ -148,7 +145,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=_protocol(config),
+                http=type("OfThisServer", (Limited,), {"limits": config}),
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
@@ -228,80 +225,6 @@ class Server(uvicorn.Server):
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the terminal may be closed
             self._say(line)
-
-
-def _protocol(config: ServingConfig) -> type[H11Protocol]:
-    """Return uvicorn's protocol with limits: to the number of connections, and to the
-    time in which the head of a request arrives, for which uvicorn waits without end.
-    """
-
-    class Limited(H11Protocol):
-        _timer: asyncio.TimerHandle | None = None
-        _is_refused = False
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > config.connections:
-                self._is_refused = not self._drop_silent()
-            self._wait(1.0 if self._is_refused else config.body_timeout)
-
-        def _drop_silent(self) -> bool:
-            """Close the connection that has waited longest with no whole request."""
-            waiting = {
-                each._timer.when(): each
-                for each in self.connections
-                if isinstance(each, Limited) and each._timer and not each._is_refused
-            }
-            if waiting:
-                oldest = waiting[min(waiting)]
-                oldest._stop()
-                oldest.transport.abort()
-            return bool(waiting)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self._is_refused:
-                self._refuse(
-                    503,
-                    "connections",
-                    f"the server has {config.connections:,} connections: try again"
-                    " later",
-                )
-                return
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop()
-            elif self._timer is None and not self.transport.is_closing():
-                self._wait(config.body_timeout)
-
-        def send_400_response(self, msg: str) -> None:
-            self._refuse(400, "bad_request", "this is no HTTP request")
-
-        def _refuse(self, status: int, code: str, message: str) -> None:
-            error = ServingError(status, code, message).to_json()
-            body = json.dumps({"error": error}).encode()
-            phrase = HTTPStatus(status).phrase
-            head = (
-                f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n"
-                + "Retry-After: 1\r\n"
-                * (status == 503)
-            )
-            self.transport.write(head.encode() + b"\r\n" + body)
-            self.transport.close()
-
-        def _wait(self, seconds: float) -> None:
-            self._timer = self.loop.call_later(seconds, self.transport.close)
-
-        def _stop(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    return Limited
 
 
 def notify(state: str) -> None:

@@ -92,6 +92,33 @@ def test_a_slow_answer_is_not_cut_by_the_limit_of_the_head():
         assert b'"text":"SLOW"' in tell(address, asked)
 
 
+def send_for_ever(client):
+    while True:
+        client.sendall(HEALTH)
+        time.sleep(0.05)
+
+
+def test_a_client_that_reads_nothing_loses_its_connection():
+    """One that reads slowly does not."""
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 99
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(running(timeout=0.3))
+        silent, slow = (
+            stack.enter_context(socket.create_connection(address)) for _ in range(2)
+        )
+        for client in (silent, slow):
+            client.settimeout(10)
+            client.sendall(asked)
+        slow.sendall(CLOSE)
+        found = b""
+        while part := slow.recv(2**17):
+            found += part
+            time.sleep(0.01)
+        assert found.count(b"HTTP/1.1 200 ") == 100
+        with pytest.raises(ConnectionError):
+            send_for_ever(silent)
+
+
 @pytest.mark.parametrize("head", [b"1.0", b"1.1\r\nConnection: close"])
 @pytest.mark.parametrize(
     ("path", "length", "found"),
