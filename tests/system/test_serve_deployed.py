@@ -24,7 +24,7 @@ from system.served import SENTENCES, Server, lines
 
 import runs
 
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin")
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 WORD = SENTENCES[0].split()[0]
 
 behind_nginx = pytest.mark.skipif(
