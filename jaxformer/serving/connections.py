@@ -14,8 +14,11 @@ from jaxformer.serving.errors import ServingError
 
 
 class Limited(H11Protocol):
-    """uvicorn's protocol with limits to the number of connections, to the time in which
-    the head of a request arrives, and to the time in which nobody reads an answer.
+    """The protocol of uvicorn with limits to the number of connections, to the time in
+    which the head of a request arrives, and to that in which nobody reads an answer.
+
+    Attributes:
+        limits: of the server.
     """
 
     limits: ClassVar[ServingConfig]
