@@ -49,8 +49,8 @@ _CURE = (
 
 @functools.cache
 def open_orbax() -> ModuleType:
-    """Import orbax with its log silenced: its failures are raised as well, and what is
-    still written after one would print that the event loop is closed.
+    """Import orbax with its log silenced: its failures are raised as well. After one,
+    each array that is still written would print that the event loop is closed.
 
     Raises:
         InputError: orbax is not installed.
@@ -58,7 +58,15 @@ def open_orbax() -> ModuleType:
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     orbax, report = require("orbax.checkpoint", "train").v1, sys.unraisablehook
-    sys.unraisablehook = lambda x: "loop is closed" in str(x.exc_value) or report(x)
+
+    def report_others(raised: Any) -> None:
+        # A callback of tensorstore's threads has no object; a coroutine of the user's
+        # program is one.
+        closed = str(raised.exc_value) == "Event loop is closed"
+        if raised.object is not None or not closed:
+            report(raised)
+
+    sys.unraisablehook = report_others
     return orbax
 
 

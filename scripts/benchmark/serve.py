@@ -32,6 +32,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -72,6 +73,11 @@ Answers = dict[tuple[str, str], list[Turn]]
 def main() -> None:
     """Measure, and print lines of JSON and then tables; or test."""
     options = parse()
+    # Else an hour would pass without a reload.
+    if options.soak and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        raise InputError(
+            "--soak needs SIGHUP, which nohup has programs ignore: start without nohup"
+        )
     print(turns.describe_machine(), flush=True)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -300,7 +306,9 @@ def soak(ours: Server, options: argparse.Namespace) -> None:
     found = ours.load.ask({"kind": "soak", "seconds": seconds, "pid": ours.process.pid})
     code = ours.process.wait(60)
     said = ours.log.read_text(encoding="utf-8", errors="replace")
-    found["faults"] += check_reloads(said, found["signals"])
+    faults = check_reloads(said, found["signals"])
+    found["faults"] += faults
+    found["fault_count"] += len(faults)
     print(json.dumps({**found, "server_gib_before": early, "exit_code": code}))
     if found["faults"] or code:
         raise InputError(f"exit code {code}, and {found['faults']}")
