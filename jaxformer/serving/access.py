@@ -100,20 +100,26 @@ class Rates:
         # What was left, and when.
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def spend(self, key: str | None, address: str, cost: int) -> None:
+    def spend(
+        self, key: str | None, address: str, cost: int, *, owed: bool = False
+    ) -> None:
         """Take sentences from the bucket of a key, or else of an address.
 
-        Addresses of one IPv6 network of 64 bits share a bucket.
+        Args:
+            key: name of the client's key, if it has one.
+            address: of the client.
+            cost: sentences.
+            owed: whether they are taken even if too few are left.
 
         Raises:
             ServingError: 429 ``rate``: too few are left, with ``retry_after``.
         """
-        client = f"address {_network(address)}" if key is None else f"key {key}"
+        client = name_client(key, address)
         now, each = self._now(), 60 / self._most
         left, since = self._left.get(client, (float(self._most), now))
         left = min(left + (now - since) / each, self._most)
         missing = min(cost, self._most) - left
-        if missing > 1e-9:
+        if missing > 1e-9 and not owed:
             raise ServingError(
                 429,
                 "rate",
@@ -127,6 +133,14 @@ class Rates:
         self._left.move_to_end(client)
         if len(self._left) > _MOST_CLIENTS:
             self._left.popitem(last=False)
+
+
+def name_client(key: str | None, address: str) -> str:
+    """Return what stands for a client: its key, or else its address.
+
+    Addresses of one IPv6 network of 64 bits are one client.
+    """
+    return f"address {_network(address)}" if key is None else f"key {key}"
 
 
 def _network(address: str) -> str:

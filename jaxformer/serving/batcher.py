@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxformer.serving.errors import ServingError
+from jaxformer.serving.errors import ServingError, as_serving_error, draining
 
 # Widths up to this one, and up to each power of two above, fit into the same batch.
 _NARROW = 32
@@ -53,8 +53,10 @@ class _Request:
         jobs: Sequence[Job],
         done: Callable[[int, Any], None] | None,
         arrived: float,
+        client: Hashable,
     ) -> None:
         self.jobs, self.done, self.arrived = jobs, done, arrived
+        self.client = client
         self.error: ServingError | None = None
         self.results: list[Any] = [None] * len(jobs)
         self.left = len(jobs)
@@ -98,7 +100,7 @@ class _Request:
         """End the request with an error."""
         self.waiting.clear()
         if not self.ended.done():
-            self.error = _as_serving_error(error)
+            self.error = as_serving_error(error)
             self.ended.set_result(None)
 
 
@@ -109,8 +111,8 @@ class Batcher:
     Requests take turns: the one that was served the longest time ago, or has waited
     longest, leads. Its first job decides the key and the greatest width, rounded up to
     a power of two. Other jobs with this key fill the batch, those of like width first.
-    No request has more than half of the rows, rounded up, while another has a job that
-    fits.
+    No request, and no client, has more than half of the rows, rounded up, while another
+    has a job that fits. Once a request has led, those of its client follow all others.
 
     Only one event loop may use a batcher; none of its methods but :meth:`check` may be
     called from other threads.
@@ -158,7 +160,7 @@ class Batcher:
         self._requests: dict[_Request, None] = {}
         self._wake = asyncio.Event()
         self._draining = False
-        self._reserved = 0
+        self._reserved: Counter[Hashable] = Counter()  # by client
         self._seconds_each = 0.0
         self.active = 0
 
@@ -177,6 +179,7 @@ class Batcher:
         *,
         timeout: float,
         done: Callable[[int, Any], None] | None = None,
+        client: Hashable = None,
     ) -> list[Any]:
         """Wait for the results of the jobs of a request, in their order.
 
@@ -188,6 +191,7 @@ class Batcher:
             timeout: seconds from now. Jobs that have begun by then may end.
             done: called with the index and the result of each job as soon as it is
                 found; what it raises ends the request. Not called with exceptions.
+            client: whose request it is.
 
         Raises:
             ServingError: 503 ``queue``: no room, with ``retry_after``; 413
@@ -196,10 +200,10 @@ class Batcher:
                 server ends; 500 ``internal``: the search of a job failed, with the
                 fault as its cause; or the ServingError that the search returned.
         """
-        self._admit(len(jobs))
+        self._admit(len(jobs), client)
         if not jobs:
             return []
-        request = _Request(jobs, done, self._now())
+        request = _Request(jobs, done, self._now(), client)
         self._requests[request] = None
         self._wake.set()
         loop = asyncio.get_running_loop()
@@ -214,7 +218,7 @@ class Batcher:
         return request.results
 
     @contextlib.contextmanager
-    def reserved(self, count: int) -> Iterator[None]:
+    def reserved(self, count: int, client: Hashable = None) -> Iterator[None]:
         """Keep room for jobs while they are prepared, so that a request that has none
         is refused before.
 
@@ -222,12 +226,12 @@ class Batcher:
             ServingError: 503, as of :meth:`run`.
         """
         count = min(count, self._capacity)
-        self._admit(count)
-        self._reserved += count
+        self._admit(count, client)
+        self._reserved[client] += count
         try:
             yield
         finally:
-            self._reserved -= count
+            self._reserved -= Counter({client: count})
 
     async def serve(self) -> None:
         """Search batches until :meth:`drain`, and then what still waits.
@@ -247,7 +251,7 @@ class Batcher:
         finally:
             self._draining = True
             for request in self._requests:
-                request.fail(_draining())
+                request.fail(draining())
 
     def drain(self) -> None:
         """Refuse further requests, and end :meth:`serve` once the queue is empty."""
@@ -265,13 +269,18 @@ class Batcher:
             message, code = f"a request has at most {fault}", "too_many_sentences"
             raise ServingError(413, code, message, limit=most, given=count)
 
-    def _admit(self, count: int) -> None:
-        """Check that the queue has room for this many jobs."""
+    def _admit(self, count: int, client: Hashable) -> None:
+        """Check that the queue has room for this many jobs, or that the client, of all
+        that wait, has less than its share.
+        """
         if self._draining:
-            raise _draining()
+            raise draining()
         self.check(count)
-        waiting = self.waiting + self._reserved
-        if waiting + count > self._capacity:
+        held = +self._reserved
+        for request in self._requests:
+            held[request.client] += sum(map(len, request.waiting.values()))
+        waiting, share = held.total(), self._capacity // len({*held, client})
+        if waiting + count > self._capacity and held[client] + count > share:
             seconds = math.ceil(waiting * self._seconds_each)
             raise ServingError(
                 503,
@@ -295,16 +304,20 @@ class Batcher:
         fitting.sort(key=lambda own: (abs(own - lead), -own))
         batch: list[tuple[_Request, int]] = []
         taken: Counter[_Request] = Counter()
-        for most in (-(-rows // 2), rows):
-            for width in fitting:
+        by_client: Counter[Hashable] = Counter()
+        half = -(-rows // 2)
+        for most, most_of_client in ((half, half), (half, rows), (rows, rows)):
+            for width in fitting if len(batch) < rows else ():
                 for request in self._requests:
                     while (
                         (key, width) in request.waiting
                         and taken[request] < most
+                        and by_client[request.client] < most_of_client
                         and len(batch) < rows
                     ):
                         batch.append((request, request.take((key, width))))
                         taken[request] += 1
+                        by_client[request.client] += 1
         return batch
 
     async def _search_batch(self, batch: Sequence[tuple[_Request, int]]) -> None:
@@ -319,8 +332,10 @@ class Batcher:
             self.active = 0
         seconds = self._now() - begun
         self._learn(seconds / len(batch))
-        # Requests that came meanwhile have their turn before these.
-        for request in dict.fromkeys(request for request, _ in batch):
+        # Other clients, and requests that came meanwhile, have their turn before these.
+        leader = batch[0][0].client
+        own = [request for request in self._requests if request.client == leader]
+        for request in (*own, *dict.fromkeys(request for request, _ in batch)):
             if request in self._requests:
                 del self._requests[request]
                 self._requests[request] = None
@@ -380,19 +395,3 @@ def _expire(request: _Request, timeout: float) -> None:
                 limit=timeout,
             )
         )
-
-
-def _draining() -> ServingError:
-    return ServingError(
-        503, "draining", "the server ends: try again in a moment", retry_after=1
-    )
-
-
-def _as_serving_error(error: Exception) -> ServingError:
-    if isinstance(error, ServingError):
-        return error
-    fault = ServingError(
-        500, "internal", "the translation failed: try again, or report the request's id"
-    )
-    fault.__cause__ = error
-    return fault

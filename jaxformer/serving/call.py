@@ -4,7 +4,8 @@ Handlers, and what they call, reach it by :func:`current`::
 
     call = current()
     call.authorize(fields)         # once the fields of the request are read
-    call.spend(len(sentences))     # once the sentences are known
+    call.spend(len(lines))         # before there is work
+    call.owe(len(sentences) - len(lines))    # once the sentences are known
     call.note(kind="plain", queue_seconds=0.2)
     call.refused(error)            # where an error becomes an answer
 """
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from jaxformer.serving.access import Keys, Rates
+from jaxformer.serving.access import Keys, Rates, name_client
 from jaxformer.serving.errors import ServingError
 
 # Where a client may have its key, but for a header.
@@ -53,6 +54,11 @@ class Call:
     authorization: str = dataclasses.field(default="", repr=False)
     keys: Keys | None = dataclasses.field(default=None, repr=False)
     rates: Rates | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def client(self) -> str:
+        """Who asks, see :func:`~jaxformer.serving.access.name_client`."""
+        return name_client(self.key, self.address)
 
     def authorize(self, fields: Mapping[str, Any]) -> None:
         """Find out whose request this is, by a key in ``Authorization`` (``Bearer`` or
@@ -103,6 +109,13 @@ class Call:
             self.authorize({})
         if self.rates is not None:
             self.rates.spend(self.key, self.address, sentences)
+
+    def owe(self, sentences: int) -> None:
+        """Count more sentences of a request that may go on; the next one has to wait
+        until they are made up for.
+        """
+        if self.rates is not None:
+            self.rates.spend(self.key, self.address, sentences, owed=True)
 
     def note(self, **facts: float | str) -> None:
         """Keep facts for the log, see :mod:`jaxformer.serving.log` for those known."""

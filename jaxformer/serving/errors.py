@@ -1,4 +1,4 @@
-"""The one kind of error that a client can mend."""
+"""The one kind of error that a request is answered with."""
 
 from __future__ import annotations
 
@@ -42,3 +42,21 @@ class ServingError(Exception):
         facts = {"field": self.field, "limit": self.limit, "given": self.given}
         known = {name: fact for name, fact in facts.items() if fact is not None}
         return {"code": self.code, "message": self.message, **known}
+
+
+def draining() -> ServingError:
+    """Return the error of a request that comes as the server ends."""
+    return ServingError(
+        503, "draining", "the server ends: try again in a moment", retry_after=1
+    )
+
+
+def as_serving_error(error: Exception) -> ServingError:
+    """Return the error that an answer shows; another than its kind is a fault."""
+    if isinstance(error, ServingError):
+        return error
+    fault = ServingError(
+        500, "internal", "the translation failed: try again, or report the request's id"
+    )
+    fault.__cause__ = error
+    return fault

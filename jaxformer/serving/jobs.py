@@ -41,6 +41,14 @@ class Waiting:
     begun: float = math.nan
 
 
+@dataclasses.dataclass
+class Times:
+    """How long a request took and waited, in seconds."""
+
+    seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+
 class RequestJobs:
     """The sentences of a request in the queue, and their results.
 

@@ -18,6 +18,7 @@ from jaxformer.serving.compiled import MOST_CANDIDATES
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import refuse, write_json
+from jaxformer.serving.jobs import Times
 from jaxformer.serving.languages import list_codes, name_language
 from jaxformer.serving.operations import Operation
 from jaxformer.serving.placeholders import Hidden, hide
@@ -33,7 +34,7 @@ from jaxformer.serving.schema import (
     whole,
     wrong,
 )
-from jaxformer.serving.service import Service, Times
+from jaxformer.serving.service import Service
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 from jaxformer.serving.words import Alternative
 

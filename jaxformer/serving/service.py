@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.jobs import Key, RequestJobs, Waiting, call_all
+from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
 from jaxformer.serving.metrics import Metrics
 from jaxformer.serving.terms import Glossary
@@ -29,14 +28,6 @@ Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
 _SCORED = 4  # pairs between which other requests have their turn
-
-
-@dataclasses.dataclass
-class Times:
-    """How long a request took and waited, in seconds."""
-
-    seconds: float = 0.0
-    queue_seconds: float = 0.0
 
 
 class Service:
@@ -254,10 +245,11 @@ class Service:
         pairs = [(query.source, query.target) for query in queries]
         known = {pair: self.engine(*pair) for pair in dict.fromkeys(pairs)}
         engines = [known[pair] for pair in pairs]
-        with self.batcher.reserved(sum(query.lines for query in queries)):
+        call, lines = current(), sum(query.lines for query in queries)
+        with self.batcher.reserved(lines, call.client):
+            call.spend(lines)
             texts = await self._compute(queries, self._prepare, queries, engines)
-        call = current()
-        call.spend(sum(text.searches for text in texts))
+        call.owe(sum(text.searches for text in texts) - lines)
         if begin is not None:
             begin(texts)
         run = RequestJobs(texts, sentence)
@@ -291,8 +283,8 @@ class Service:
         return await _run_in(self._encoder, call, *arguments)
 
     async def _run(self, run: RequestJobs, end: float) -> None:
-        left = end - time.monotonic()
-        await self.batcher.run(run.jobs, timeout=left, done=run.take)
+        left, client = end - time.monotonic(), current().client
+        await self.batcher.run(run.jobs, timeout=left, done=run.take, client=client)
 
     def _count(self, text: Text, done: Translated) -> None:
         best = [each.hypotheses[0] for each in done.sentences]
@@ -347,9 +339,9 @@ class Service:
         """
         self._check_ready()
         current().spend(cost)
-        key = Key(engine.languages, None)
+        key, limit = Key(engine.languages, None), self.config.timeout
         jobs = [Job(key, 0, Waiting(call)) for call in calls]
-        return await self.batcher.run(jobs, timeout=self.config.timeout)
+        return await self.batcher.run(jobs, timeout=limit, client=current().client)
 
     async def score(
         self, engine: TranslationEngine, pairs: Sequence[Pair]

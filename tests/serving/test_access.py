@@ -189,6 +189,17 @@ def test_a_large_request_needs_a_full_bucket():
     rates.spend(None, "192.0.2.1", 1)
 
 
+def test_what_is_owed_is_taken_in_any_case():
+    """The next request waits for it; what was too much comes back."""
+    clock = Clock()
+    rates = Rates(60, clock)
+    rates.spend(None, "192.0.2.1", 10)
+    rates.spend(None, "192.0.2.1", 90, owed=True)
+    assert refusal(rates, None, "192.0.2.1", 1).retry_after == 41
+    rates.spend(None, "192.0.2.1", -41, owed=True)
+    rates.spend(None, "192.0.2.1", 1)
+
+
 def test_clients_have_buckets_of_their_own():
     """By key, else by address; an IPv6 network of 64 bits is one client."""
     rates = Rates(1, Clock())

@@ -14,6 +14,7 @@ from serving.timed_queue import (
     begin,
     document,
     on_fake_clock,
+    refusal,
     serving,
 )
 
@@ -72,6 +73,42 @@ async def test_a_document_has_half_of_a_batch_while_others_wait():
     assert own[1:3] == [8, 0]  # after the clients that arrived with it
     assert search.batches[3][:6] == [f"client {number}" for number in range(24, 30)]
     assert own[3] == 10  # nobody else waits
+
+
+@on_fake_clock
+async def test_a_client_that_fills_the_queue_keeps_no_other_from_it():
+    """Whatever the others ask for, and though each of its requests is short."""
+    async with serving(Search(), capacity=200) as batcher:
+        many = [
+            await begin(batcher, [f"greedy {number}"], client="greedy")
+            for number in range(201)  # one is searched
+        ]
+        assert (await refusal(ask(batcher, ["more"], client="greedy"))).status == 503
+        others = [
+            asyncio.create_task(ask(batcher, ["word"], client=name, **options))
+            for name, options in [
+                ("like", {}),
+                ("wide", {"width": 100}),
+                ("rich", {"key": "rich"}),
+            ]
+        ]
+        assert max(time for _, time in await asyncio.gather(*others)) <= 5
+        assert (await asyncio.gather(*many))[-1][1] <= 18
+
+
+@on_fake_clock
+async def test_a_full_queue_has_room_for_the_shares_of_others():
+    """Of two clients half; no client has more than all. Also for those prepared."""
+    async with serving(Search(), capacity=12) as batcher:
+        with batcher.reserved(12, "first"):
+            assert (await refusal(ask(batcher, ["one"], client="first"))).limit == 12
+            with batcher.reserved(6, "second"):
+                refused = await refusal(ask(batcher, ["one"], client="second"))
+                assert refused.code == "queue"
+                assert (await ask(batcher, document(4), client="third"))[1] == 1
+        await asyncio.gather(
+            *(ask(batcher, document(6), client=name) for name in ("first", "second"))
+        )
 
 
 # Any requests: when they arrive, their kind, the widths of their sentences, and when

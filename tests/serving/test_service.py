@@ -16,8 +16,9 @@ from jaxformer.serving.call import CALL, Call
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine, load_engines
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.jobs import Times
 from jaxformer.serving.programs import PLAIN
-from jaxformer.serving.service import Service, Times
+from jaxformer.serving.service import Service
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, Text
 
@@ -318,6 +319,28 @@ def test_other_requests_have_their_turn_between_pairs_that_are_scored():
 
     served(work, engine)
     assert order == [4, "one", 4, 1]
+
+
+def test_a_client_above_its_rate_costs_no_preparation(monkeypatch):
+    """Nor does one that has sent more than was seen at once."""
+    encoded = []
+
+    def encode(text):
+        encoded.append(text.query.text)
+        own(text)
+
+    own = Text.encode
+    monkeypatch.setattr(Text, "encode", encode)
+
+    async def work(service):
+        CALL.set(Call(rates=Rates(4)))
+        await service.translate([Query("One. Two. Three. Four. Five. Six.")])
+        for text in ("one", "one\ntwo"):
+            with pytest.raises(ServingError, match="at most 4 sentences"):
+                await service.translate([Query(text)])
+
+    served(work)
+    assert len(encoded) == 1
 
 
 @pytest.mark.parametrize("text", ["word " * 24, "a {x} b {x} c {x} d {x} e {x}"])

@@ -49,10 +49,10 @@ def document(length, name="sentence"):
     return [f"{name} {number}" for number in range(length)]
 
 
-async def ask(batcher, texts, *, timeout=1e6, width=5, key="plain", done=None):
+async def ask(batcher, texts, *, timeout=1e6, width=5, key="plain", **options):
     """Return the results of a request, and the time at which they arrived."""
     jobs = jobs_of(texts, width, key)
-    return await batcher.run(jobs, timeout=timeout, done=done), now()
+    return await batcher.run(jobs, timeout=timeout, **options), now()
 
 
 async def begin(batcher, texts, **options):
