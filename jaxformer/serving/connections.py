@@ -12,10 +12,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 
+_MOST_REFUSED = 128
+"""Connections that are told at once that there is no place, so that files last."""
+
 
 class Limited(H11Protocol):
     """The protocol of uvicorn with limits to the number of connections, to the time in
     which the head of a request arrives, and to that in which nobody reads an answer.
+
+    While the server waits for a client, its connection gives way to new ones.
 
     Attributes:
         limits: of the server.
@@ -24,6 +29,7 @@ class Limited(H11Protocol):
     limits: ClassVar[ServingConfig]
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _since = 0.0  # the time at which the server began to wait for the client
     _is_refused = False
 
     def connection_made(self, transport: Any) -> None:
@@ -31,22 +37,34 @@ class Limited(H11Protocol):
         super().connection_made(transport)
         # Writing pauses as soon as the client does not read.
         self.transport.set_write_buffer_limits(0)
-        if len(self.connections) > self.limits.connections:
-            self._is_refused = not self._drop_silent()
-        self._wait(1.0 if self._is_refused else self.limits.body_timeout)
+        self._since = self.loop.time()
+        surplus = len(self.connections) - self.limits.connections
+        if surplus > 0:
+            self._is_refused = not self._drop_slow()
+        if self._is_refused and surplus > _MOST_REFUSED:
+            self.transport.abort()
+        else:
+            self._wait(1.0 if self._is_refused else self.limits.body_timeout)
 
-    def _drop_silent(self) -> bool:
-        """Close the connection that has waited longest with no whole request."""
-        waiting = {
-            each._timer.when(): each
+    def _drop_slow(self) -> bool:
+        """Close the connection whose client lets the server wait longest."""
+        slow = [
+            each
             for each in self.connections
-            if isinstance(each, Limited) and each._timer and not each._is_refused
-        }
-        if waiting:
-            oldest = waiting[min(waiting)]
-            oldest._stop()
-            oldest.transport.abort()
-        return bool(waiting)
+            if isinstance(each, Limited) and each is not self and each._is_slow
+        ]
+        if slow:
+            min(slow, key=lambda each: each._since).transport.abort()
+        return bool(slow)
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether the server waits for the client: for a request, or its reading."""
+        if self._is_refused or self.transport.is_closing():
+            return False
+        cycle = self.cycle
+        is_whole = cycle and not (cycle.more_body or cycle.response_complete)
+        return self._unread is not None or not is_whole
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -67,9 +85,15 @@ class Limited(H11Protocol):
         elif self._timer is None and not self.transport.is_closing():
             self._wait(self.limits.body_timeout)
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._since = self.loop.time()
+        super().on_response_complete()
+
     def pause_writing(self) -> None:
         """Give the client ``timeout`` seconds to read a part of the answer."""
         super().pause_writing()
+        self._since = self.loop.time()
         self._wait_for_reader()
 
     def resume_writing(self) -> None:

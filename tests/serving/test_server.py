@@ -167,6 +167,76 @@ def test_connections_beyond_the_limit_are_refused():
         assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
 
 
+def half_a_head(client):
+    client.sendall(HEALTH[:9])
+
+
+def half_a_body(client):
+    client.sendall(TRANSLATE[:-3])
+
+
+def silence(client):
+    pass
+
+
+def silence_after_an_answer(client):
+    client.sendall(HEALTH)
+    assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def answers_nobody_reads(client):
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [silence, half_a_head, half_a_body, silence_after_an_answer, answers_nobody_reads],
+)
+def test_a_client_that_is_waited_for_keeps_no_other_out(begin):
+    """Sooner than it would lose its connection anyway; those who wait are answered."""
+    ready = threading.Event()
+    with contextlib.ExitStack() as stack:
+        engine = FakeEngine(before=lambda *_: ready.wait(20))
+        address = stack.enter_context(running(engine, connections=3))
+        stack.callback(ready.set)
+        busy, *clients = (
+            stack.enter_context(socket.create_connection(address)) for _ in range(3)
+        )
+        busy.sendall(TRANSLATE)
+        for client in clients:
+            begin(client)
+        time.sleep(0.1)
+        end = time.monotonic() + 4
+        for _ in range(3):
+            while not tell(address, CLOSE).startswith(b"HTTP/1.1 200 "):
+                assert time.monotonic() < end
+        ready.set()
+        busy.settimeout(10)
+        assert busy.recv(9) == b"HTTP/1.1 "
+
+
+def test_few_of_the_connections_beyond_the_limit_are_told_so(monkeypatch):
+    """More would take the files of the process."""
+    monkeypatch.setattr("jaxformer.serving.connections._MOST_REFUSED", 1)
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(
+            running(FakeEngine(before=slowly(1)), connections=1)
+        )
+        busy = stack.enter_context(socket.create_connection(address))
+        busy.sendall(TRANSLATE)
+        time.sleep(0.1)
+        told, closed = (
+            stack.enter_context(socket.create_connection(address)) for _ in range(2)
+        )
+        closed.settimeout(0.5)  # who is told has a second to ask
+        with contextlib.suppress(ConnectionResetError):
+            assert closed.recv(1) == b""
+        told.settimeout(10)
+        told.sendall(HEALTH)
+        assert read(told.recv(65536)) == (503, "connections")
+
+
 def test_silent_connections_give_way_the_oldest_first():
     """Those that speak keep their place."""
     with contextlib.ExitStack() as stack:
