@@ -16,7 +16,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import turns
@@ -210,7 +210,7 @@ class Load:
                     (text,) = pick(1)
                     await self.translate(client, text, tally)
 
-        await _all(work() for _ in range(clients))
+        await asyncio.gather(*(work() for _ in range(clients)))
         return tally.summarize()
 
     async def opened(
@@ -240,7 +240,7 @@ class Load:
         while (due := due + draw.expovariate(rate)) < tally.end:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             asked.append(asyncio.create_task(ask(due)))
-        await _all(asked)
+        await asyncio.gather(*asked)
         for client in free:
             client.close()
         return tally.summarize()
@@ -254,7 +254,7 @@ class Load:
                 for text in left:
                     await self.translate(client, text, tally)
 
-        await _all(work() for _ in range(clients))
+        await asyncio.gather(*(work() for _ in range(clients)))
         return tally.summarize()
 
     async def beside(self, times: int, seed: int) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class Load:
                     joined = "\n".join(self.expected[text] for text in texts)
                     tally.add(asked, answer, joined)
 
-        await _all(work(seed) for seed in range(clients))
+        await asyncio.gather(*(work(seed) for seed in range(clients)))
         times = sorted(refusals) or [float("nan")]
         return {
             **tally.summarize(),
@@ -325,18 +325,15 @@ class Load:
         with contextlib.closing(Client(self.port)) as client:
             return await client.ask("/translate", self.body("\n".join(texts)))
 
-    async def metric(self, name: str) -> float:
-        """Return the sum of one of the server's numbers over its labels."""
+    async def metric(self, name: str, label: str = "") -> float:
+        """Return the sum of one of the server's numbers, see :func:`read_metric`."""
         with contextlib.closing(Client(self.port)) as client:
             answer = await client.ask("/metrics", method="GET")
-        return read_metric(answer.content.decode(), name)
+        return read_metric(answer.content.decode(), name, label)
 
     async def compiled(self) -> dict[str, Any]:
         """Return the count of programs that were compiled after the start."""
-        with contextlib.closing(Client(self.port)) as client:
-            answer = await client.ask("/metrics", method="GET")
-        text = answer.content.decode()
-        return {"count": read_metric(text, "compilations_total", "ready")}
+        return {"count": await self.metric("compilations_total", "ready")}
 
     async def until(self, name: str, least: float) -> None:
         """Wait until one of the server's numbers is at least so much."""
@@ -360,10 +357,6 @@ def _window(dropped: float, seconds: float) -> Tally:
     return Tally(begin, begin + seconds)
 
 
-async def _all(work: Any) -> None:
-    await asyncio.gather(*work)
-
-
 def begin(request: Message) -> Callable[[Message], Message]:
     """Take the server that is to be loaded."""
     load = Load(request["port"], request["languages"], request["expected"])
@@ -374,16 +367,10 @@ def begin(request: Message) -> Callable[[Message], Message]:
         if kind == "soak":
             from soak import Soak
 
-            made: Awaitable[dict[str, Any]] = Soak(load).run(**arguments)
-        else:
-            made = getattr(load, kind)(**arguments)
-        return asyncio.run(_value(made))
+            return asyncio.run(Soak(load).run(**arguments))
+        return asyncio.run(getattr(load, kind)(**arguments))
 
     return answer
-
-
-async def _value(made: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    return await made
 
 
 if __name__ == "__main__":

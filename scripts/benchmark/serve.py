@@ -192,7 +192,7 @@ def measure(
 
     for seed in range(options.rounds):
         for count in options.counts:
-            if count == max(options.counts, key=_like_64):
+            if count == min(options.counts, key=lambda own: abs(own - 64)):
                 note("", SEARCH, search.ask({"lines": lines}))
             for system, server in systems.items():
                 turn = server.ask("closed", clients=count, seed=seed, **window)
@@ -207,10 +207,6 @@ def measure(
             if rate:
                 note(OPEN, system, server.ask("opened", rate=rate, seed=seed, **window))
     return answers
-
-
-def _like_64(count: int) -> float:
-    return -abs(count - 64)
 
 
 def summarize(answers: Answers) -> list[dict[str, Any]]:

@@ -95,8 +95,9 @@ def test_it_shows_what_the_model_does(server):
     maps = server.post("/v1/attention", {"text": text, "k": 2}).json()
     assert len(maps["candidates"]) == len(maps["target_tokens"])
     words = server.post("/v1/alternatives", {"text": text, "prefix": "", "k": 3})
-    for word in words.json()["alternatives"]:
-        assert word["text"].startswith(word["word"])
+    found = words.json()["alternatives"]
+    assert found
+    assert all(word["text"].startswith(word["word"]) for word in found)
     pair = {"text": text, "translation": maps["translation"]}
     (score,) = server.post("/v1/score", {"pairs": [pair]}).json()["scores"]
     assert score["log_probability"] < 0
