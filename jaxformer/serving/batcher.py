@@ -128,8 +128,7 @@ class Batcher:
         ...     server = asyncio.create_task(batcher.serve())
         ...     jobs = [Job("en-de", 1, "one"), Job("en-de", 1, "two")]
         ...     print(await batcher.run(jobs, timeout=30))
-        ...     batcher.drain()
-        ...     await server
+        ...     server.cancel()
         >>> asyncio.run(main())
         ['ONE', 'TWO']
     """
@@ -234,17 +233,14 @@ class Batcher:
             self._reserved -= Counter({client: count})
 
     async def serve(self) -> None:
-        """Search batches until :meth:`drain`, and then what still waits.
-
-        If this is cancelled, all requests end with 503 ``draining``.
+        """Search batches until this is cancelled: all requests then end with 503
+        ``draining``.
         """
         try:
             while True:
                 batch = self._choose()
                 if batch:
                     await self._search_batch(batch)
-                elif self._draining:
-                    return
                 else:
                     self._wake.clear()
                     await self._wake.wait()
@@ -252,11 +248,6 @@ class Batcher:
             self._draining = True
             for request in self._requests:
                 request.fail(draining())
-
-    def drain(self) -> None:
-        """Refuse further requests, and end :meth:`serve` once the queue is empty."""
-        self._draining = True
-        self._wake.set()
 
     def check(self, count: int) -> None:
         """Check that the queue can ever have room for so many sentences.

@@ -61,6 +61,7 @@ class CompiledTranslator:
         programs: how many programs :meth:`warm` compiles.
         needed: how many of them, the first, make a server ready.
         compilations: programs that were compiled within :meth:`program`.
+        source_positions: of the shapes of all its batches, rows times width.
     """
 
     def __init__(self, translator: Translator, rows: int) -> None:
@@ -71,7 +72,7 @@ class CompiledTranslator:
             rows: most sentences of a batch on each device; 0: 32 on a CPU, 64 on a GPU
                 or TPU.
         """
-        self.compilations = 0
+        self.compilations = self.source_positions = 0
         self._take(translator)
         models = self.searches[PLAIN].models
         rows = rows or (32 if jax.default_backend() == "cpu" else 64)
@@ -108,6 +109,7 @@ class CompiledTranslator:
         self._compile(program)
         counts, thread = count_compilations(), threading.get_ident()
         before = counts[thread]
+        self.source_positions += program.shape.rows * program.shape.width
         try:
             yield program.shape
         finally:

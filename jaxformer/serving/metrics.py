@@ -79,7 +79,7 @@ class Metrics:
         )
         self._padding = self._histogram(
             "batch_padding_ratio",
-            "Share of a batch's source tokens that its longest sentence adds to others",
+            "Share of a batch's source positions, its empty rows too, that pad",
             "kind",
             buckets=_RATIOS,
         )
@@ -141,10 +141,10 @@ class Metrics:
             self._queue_seconds.observe(seconds)
         self._batch_sentences.labels(kind).observe(len(batch.widths))
         self._batch_seconds.labels(kind).observe(batch.seconds)
-        padded = len(batch.widths) * max(batch.widths)
-        if padded:
-            ratio = 1 - sum(batch.widths) / padded
-            self._padding.labels(kind).observe(ratio)
+
+    def padded(self, kind: str, tokens: int, positions: int) -> None:
+        """Count the padding of a batch, of whose source positions some are tokens."""
+        self._padding.labels(kind).observe(1 - tokens / positions)
 
     def translated(self, source: str, target: str, **counts: int) -> None:
         """Count a text that has been translated: its ``sentences``, ``characters`` and

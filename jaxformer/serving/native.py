@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -261,22 +262,20 @@ async def _alternatives(service: Service, given: Fields) -> Fields:
         text, prefix = hidden.text, hidden.hide(prefix)
     (found,) = await service.call(engine, lambda own: own.alternatives(text, prefix, k))
     if hidden is not None:
-        found = await _show_hidden(hidden, found, service, given)
+        begun = {"prefix": prefix, "sentences": False}
+        query = Query(given["text"], *engine.languages, **begun)
+        found = await _show_hidden(hidden, found, service, query)
     return {"alternatives": [each._asdict() for each in found]}
 
 
 async def _show_hidden(
-    hidden: Hidden, found: list[Alternative], service: Service, given: Fields
+    hidden: Hidden, found: list[Alternative], service: Service, query: Query
 ) -> list[Alternative]:
-    """Return the next words of a sentence in translations with its placeholders."""
-    pair = _find_engine(service, given).languages
-    before = len(hidden.hide(given["prefix"]))
+    """Return the next words after a prefix, in translations with placeholders."""
+    before = len(query.prefix)
     ends = [each.text.find(each.word, before) + len(each.word) for each in found]
     starts = [hidden.show(own.text[:end]) for own, end in zip(found, ends, strict=True)]
-    queries = [
-        Query(given["text"], *pair, prefix=start, sentences=False) for start in starts
-    ]
-    done = await service.translate(queries)
+    done = await service.translate([replace(query, prefix=own) for own in starts])
     return [
         Alternative(hidden.show(each.word), each.probability, own.text)
         for each, start, own in zip(found, starts, done, strict=True)

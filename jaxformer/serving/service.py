@@ -154,12 +154,14 @@ class Service:
         begun, engine = time.monotonic(), self.engines[key.pair]
         for job in jobs:
             job.begun = begun
-        before = engine.compilations
+        before, positions = engine.compilations, engine.source_positions
         if key.kind is None:
             results = await _run_in(self._worker, call_all, engine, jobs)
         else:
             work = [job.work for job in jobs]
             results = await _run_in(self._worker, engine.search, key.kind, work)
+            tokens = sum(each.width for each in work)
+            self.metrics.padded(str(key), tokens, engine.source_positions - positions)
         self.metrics.compiled("ready", engine.compilations - before)
         return results
 

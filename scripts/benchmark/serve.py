@@ -298,8 +298,8 @@ def soak(ours: Server, options: argparse.Namespace) -> None:
         InputError: an answer was wrong or missing, or the server did not end well.
     """
     early = ours.memory()
-    seconds = 60 * options.soak
-    found = ours.load.ask({"kind": "soak", "seconds": seconds, "pid": ours.process.pid})
+    asked = {"seconds": 60 * options.soak, "pid": ours.process.pid}
+    found = ours.load.ask({"kind": "soak", **asked, "log": str(ours.log)})
     code = ours.process.wait(60)
     said = ours.log.read_text(encoding="utf-8", errors="replace")
     faults = check_reloads(said, found["signals"])

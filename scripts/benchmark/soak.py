@@ -12,13 +12,15 @@ import random
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from clients import Answer, Client, Load, Pick, read_metric
 
 _WORKERS = 24
 _ENDING = 20  # documents that are in work when the server ends
-_RELOAD = 15.0  # seconds between signals to read the runs again
+_RELOAD = 15.0  # seconds from the end of a reload to the next
+_LONGEST = 600.0  # seconds in which a reload ends
 _GRACE = 30.0  # seconds in which the server ends, its default
 
 # Paths, bodies and the status of the answer; "" is a GET.
@@ -50,17 +52,17 @@ class Soak:
         self.faults: list[str] = []
         self._signals = 0
 
-    async def run(self, seconds: float, pid: int) -> dict[str, Any]:
+    async def run(self, seconds: float, pid: int, log: str) -> dict[str, Any]:
         """Load a server for so many seconds, and end it by SIGTERM while it works.
 
         Args:
             seconds: of the load.
             pid: of the server's process.
+            log: path of what it writes.
         """
         end = time.monotonic() + seconds
-        reloading = asyncio.create_task(self._signal_often(pid))
-        await asyncio.gather(*(self._work(seed, end) for seed in range(_WORKERS)))
-        reloading.cancel()
+        work = [self._work(seed, end) for seed in range(_WORKERS)]
+        await asyncio.gather(*work, self._reload_often(pid, Path(log), end))
         with contextlib.closing(Client(self._load.port)) as client:
             shown = await client.ask("/metrics", method="GET")
         numbers = shown.content.decode()
@@ -199,20 +201,28 @@ class Soak:
         elif not right:
             self.faults.append(f"{kind}: wrong {answer.content[:400]!r}")
 
-    async def _signal_often(self, pid: int) -> None:
-        while True:
+    async def _reload_often(self, pid: int, log: Path, end: float) -> None:
+        """Have the runs read again and again, each time after the last has ended."""
+        while time.monotonic() + _RELOAD < end:
             await asyncio.sleep(_RELOAD)
             os.kill(pid, signal.SIGHUP)
             self._signals += 1
+            latest = time.monotonic() + _LONGEST
+            while len(_read_reloads(log.read_text())) < self._signals:
+                if time.monotonic() > latest:
+                    return
+                await asyncio.sleep(0.1)
 
 
 def check_reloads(log: str, signals: int) -> list[str]:
-    """Return what the log of a server says against its reloads, one for each signal;
-    the load may end before the last.
-    """
-    lines = log.splitlines()
-    faults = [line for line in lines if line.startswith("reload failed")]
-    done = sum(line.startswith("reloaded ") for line in lines) + len(faults)
-    if done not in (signals, signals - 1):
-        faults.append(f"{signals} signals to reload, and {done} reloads")
+    """Return what the log of a server says against its reloads, one for each signal."""
+    done = _read_reloads(log)
+    faults = [line for line in done if line.startswith("reload failed")]
+    if len(done) != signals:
+        faults.append(f"{signals} signals to reload, and {len(done)} reloads")
     return faults
+
+
+def _read_reloads(log: str) -> list[str]:
+    begins = "reloaded ", "reload failed"
+    return [line for line in log.splitlines() if line.startswith(begins)]

@@ -23,6 +23,7 @@ class FakeEngine:
     name, checkpoint = "fake", "7"
     rows, beam_size, positions, parameters = 4, 3, 64, 10
     programs, needed, compilations = 3, 1, 0
+    source_positions = 0
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class FakeEngine:
     ) -> list[list[Hypothesis] | Exception]:
         texts = [" ".join(each.sentence[0]) for each in encoded]
         self.batches.append((kind, texts))
+        self.source_positions += 16 * self.rows
         self.before(kind, texts)
         return [self._translate(kind, *each.sentence) for each in encoded]
 

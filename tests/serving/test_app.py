@@ -131,6 +131,7 @@ def test_metrics_count_batches_and_sentences():
         'jaxformer_target_tokens_total{source="en",target="de"} 3.0',
         'jaxformer_characters_total{source="en",target="de"} 15.0',
         'jaxformer_batch_sentences_count{kind="plain"} 1.0',
+        f'jaxformer_batch_padding_ratio_sum{{kind="plain"}} {1 - 3 / 64}',
         'jaxformer_requests_total{route="/v1/translate",status="200"} 1.0',
         'jaxformer_compilations_total{when="ready"} 0.0',
     ):
@@ -143,13 +144,14 @@ def test_a_server_under_a_path_answers_with_and_without_it(path):
     assert get(path, root_path="/mt").status == 200
 
 
-def test_the_log_has_no_text():
-    lines = []
-    post("/v1/translate?api_key=secret", {"text": "secret words"}, log=lines.append)
+@pytest.mark.parametrize(("n_best", "kind"), [(1, "plain"), (2, "rich")])
+def test_the_log_has_no_text(n_best, kind):
+    lines, body = [], {"text": "secret words", "n_best": n_best}
+    post("/v1/translate?api_key=secret", body, log=lines.append)
     (call,) = lines
     assert call.route == "/v1/translate"
     assert (call.facts["sentences"], call.facts["characters"]) == (1, 12)
-    assert call.facts["kind"] == "plain"
+    assert call.facts["kind"] == kind
     assert "secret" not in repr(call)
 
 

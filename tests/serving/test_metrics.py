@@ -66,6 +66,7 @@ def metrics():
     made.finished(Call(route="/translate", status=503, code="queue"))
     made.finished(Call(route="/slow", status=499, seconds=3))
     made.batch(Batch("plain", [5, 10, 15], [0.1, 0.2, 7], 0.3))
+    made.padded("plain", 30, 45)
     made.batch(Batch("call", [0], [0.0], 0.3))
     made.translated(
         "en", "de", sentences=3, characters=40, source_tokens=12, target_tokens=15

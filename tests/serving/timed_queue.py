@@ -37,8 +37,9 @@ async def serving(search, *, rows=ROWS, capacity=1024, observe=None):
     try:
         yield batcher
     finally:
-        batcher.drain()
-        await server
+        while batcher.waiting or batcher.active:
+            await asyncio.sleep(1)
+        server.cancel()
 
 
 def jobs_of(texts, width=5, key="plain"):
