@@ -1,9 +1,31 @@
 """Servers, and the page of one, which several files of tests ask for."""
 
+from collections import Counter
+from collections.abc import Iterator
+
 import pytest
 from serving.fake_native import Fake, serve
 from serving.fake_service import FakeService, served
 from serving.opened_page import Page, resize
+
+from jaxformer.serving.compiled import count_compilations
+from jaxformer.translation import models
+
+
+@pytest.fixture(scope="module")
+def one_device() -> Iterator[None]:
+    """Programs for the eight devices of the tests compile far longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "mesh_of_devices", lambda: None)
+        yield
+
+
+@pytest.fixture
+def compiled() -> Counter[int]:
+    """Count the programs that are compiled from now on, by thread."""
+    counts = count_compilations()
+    counts.clear()
+    return counts
 
 
 @pytest.fixture(scope="module")

@@ -9,99 +9,48 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import functools
-import itertools
-from collections import Counter
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from serving.little_engine import (
+    EXTRA,
+    POSITIONS,
+    assert_same,
+    search,
+    texts,
+    translator,
+)
 from translation.translators import broken_for_last
 
 import runs
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, LongSourceWarning
-from jaxformer.serving.compiled import count_compilations
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import PLAIN, RICH, TERMS, SearchKind
+from jaxformer.serving.programs import PLAIN, RICH, TERMS
 from jaxformer.translation import models
 from jaxformer.translation.options import SourceLine
-from jaxformer.translation.results import Hypothesis
-from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.stream import LineSearch
 from jaxformer.translation.translator import Translator
 
-POSITIONS, EXTRA = 16, 4
 ALL_DEVICES = models.mesh_of_devices
 
-
-def translator(**changes) -> Translator:
-    sizes = {"max_length": POSITIONS, "max_extra_length": EXTRA, "beam_size": 2}
-    return runs.translator(**{**sizes, **changes})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_device() -> Iterator[None]:
-    """Programs for the eight devices of the tests compile far longer."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "mesh_of_devices", lambda: None)
-        yield
-
+pytestmark = pytest.mark.usefixtures("one_device")
 
 # What the engine's run holds; a reload reads it again.
 HELD: dict[str, Translator] = {}
 
 
 @pytest.fixture(scope="module")
-def engine(_one_device) -> TranslationEngine:
+def engine(one_device) -> TranslationEngine:
     HELD["run"] = translator()
     engine = TranslationEngine(lambda: HELD["run"], "little", rows=4)
     counts = list(engine.warm())
     assert counts == list(range(1, engine.programs + 1))
     assert engine.compilations == 0
     return engine
-
-
-@pytest.fixture
-def compiled() -> Counter[int]:
-    """Count the programs that are compiled from now on, by thread."""
-    counts = count_compilations()
-    counts.clear()
-    return counts
-
-
-def texts(count: int) -> list[str]:
-    return runs.sentences(count, longest=POSITIONS - 4)
-
-
-def search(
-    engine: TranslationEngine, kind: SearchKind, sources: list[str], **asked: list
-) -> list[list[Hypothesis]]:
-    """Search sentences together and return each one's translations."""
-    parts = [
-        engine.encode(
-            source,
-            kind=kind,
-            place=place,
-            **{name: values[place] for name, values in asked.items()},
-        )
-        for place, source in enumerate(sources)
-    ]
-    found = iter(engine.search(kind, [each for own in parts for each in own]))
-    return [engine.join(own, [next(found) for _ in own]) for own in parts]
-
-
-def assert_same(
-    found: list[list[Hypothesis]], expected: list[list[Hypothesis]]
-) -> None:
-    """Compare texts, and scores to the rounding of other shapes."""
-    for own, others in zip(found, expected, strict=True):
-        assert [each.text for each in own] == [each.text for each in others]
-        assert [each.tokens for each in own] == [each.tokens for each in others]
-        scores = [each.score for each in own], [each.score for each in others]
-        np.testing.assert_allclose(*scores, rtol=1e-4)
 
 
 def test_answers_are_the_translators(engine):
@@ -140,7 +89,9 @@ def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text():
     sources = (texts(40) * 2)[:64]
     with engine.program(PLAIN, 64, POSITIONS) as shape:
         assert shape.rows == 16
+    before = engine.source_positions
     together = search(engine, PLAIN, sources)
+    assert engine.source_positions - before == 64 * POSITIONS
     assert len({best.text for best, *_ in together}) > 10
     for place in (0, 21, 39):
         ((alone, *_),) = search(engine, PLAIN, [sources[place]])
@@ -378,36 +329,3 @@ def test_devices_share_a_batch(monkeypatch):
     assert engine.rows == jax.local_device_count() > 1
     sources = texts(3)
     assert_same(search(engine, PLAIN, sources), engine.translator.search(sources))
-
-
-def test_a_shortlist_compiles_nothing_in_a_request(compiled):
-    """Each shape has room for the lists of any sentences."""
-    table = np.random.default_rng(3).integers(4, 400, (400, 3)).astype(np.int32)
-    listed = translator()
-    listed.shortlist = Shortlist(np.arange(12, dtype=np.int32), table, "")
-    engine = TranslationEngine(lambda: listed, rows=4)
-    for _ in itertools.islice(engine.warm(), engine.needed):
-        pass
-    sources = texts(6)
-    compiled.clear()
-    found = search(engine, PLAIN, sources)
-    assert not compiled
-    assert [own[0].text for own in found] == listed.translate(sources)
-
-
-def test_load_and_reload_of_a_run(monkeypatch):
-    """Nothing is compiled to describe it; settings of the search replace the run's."""
-    run = runs.random_run()
-    engine = TranslationEngine.load(run, checkpoint="latest", decoding={"beam_size": 3})
-    assert (engine.name, engine.checkpoint) == (run.name, "20")
-    assert engine.languages == ("en", "de")
-    assert (engine.beam_size, engine.positions) == (3, 128)
-    assert engine.parameters == sum(
-        leaf.size for leaf in jax.tree.leaves(engine.translator.params)
-    )
-    with monkeypatch.context() as patch:
-        # JAX would keep what each trace of the model leaves.
-        patch.setattr(jax, "eval_shape", None)
-        assert engine.reloaded().checkpoint == "20"
-    with pytest.raises(InputError, match="beam_size must be at least 1"):
-        TranslationEngine.load(run, decoding={"beam_size": 0})
