@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
+from jaxformer.files import describe
 from jaxformer.serving.batcher import Batcher, Job
 from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
@@ -369,10 +370,13 @@ class Service:
                 were.
         """
         async with self._reloading:
-            fresh = {
-                pair: await asyncio.to_thread(engine.reloaded)
-                for pair, engine in self.engines.items()
-            }
+            try:
+                fresh = {
+                    pair: await asyncio.to_thread(engine.reloaded)
+                    for pair, engine in self.engines.items()
+                }
+            except OSError as error:
+                raise InputError(f"{error.filename}: {describe(error)}") from None
             self.engines = fresh
             self._state_models()
 

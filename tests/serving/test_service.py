@@ -226,12 +226,22 @@ def test_a_reload_changes_batches_to_come_and_drops_none():
     served(work, engine)
 
 
-def test_a_reload_that_fails_changes_nothing():
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (InputError("another vocabulary"), "another vocabulary"),
+        (PermissionError(13, "Permission denied", "run/x"), "run/x: Permission denied"),
+    ],
+)
+def test_a_reload_that_fails_changes_nothing(monkeypatch, fault, message):
+    def reloaded():
+        raise fault
+
     first, second = FakeEngine(), FakeEngine(("de", "en"))
-    second.is_broken = True
+    monkeypatch.setattr(second, "reloaded", reloaded)
 
     async def work(service):
-        with pytest.raises(InputError, match="another vocabulary"):
+        with pytest.raises(InputError, match=message):
             await service.reload()
         assert list(service.engines.values()) == [first, second]
 
