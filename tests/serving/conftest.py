@@ -59,5 +59,5 @@ def page(server, browse):
     page.wait(lambda: page.find("#source option"))
     yield page
     fake.reset()
-    page.script("localStorage.clear()")
+    page.script("localStorage.clear(); sessionStorage.clear()")
     page.driver.get("about:blank")  # ends the requests of the page

@@ -65,6 +65,7 @@ class Fake:
         self.ready = (18, 18)  # the same, once it is ready
         self.aborted = self.finished = 0  # streams
         self.break_off = False  # end a stream after its first event
+        self.silent = False  # accept requests and answer none, as a stopped process
         self.held = False  # keep all sentences of a stream but the first
         self.canned: dict[str, dict[str, Any]] = {}  # the candidate of a sentence
         self.pairs = [
@@ -359,16 +360,20 @@ def make_app(fake: Fake) -> Starlette:
         ),
     ]
     app = Starlette(routes=[Mount("/mt", routes=routes), *routes])
-    return Starlette(routes=[Mount("/", app)], middleware=[Middleware(_Headers)])
+    middleware = [Middleware(_Headers, fake=fake)]
+    return Starlette(routes=[Mount("/", app)], middleware=middleware)
 
 
 class _Headers:
-    """Send the page's headers with everything."""
+    """Send the page's headers with everything, when the server is not silent."""
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    def __init__(self, app: Any, fake: Fake) -> None:
+        self.app, self.fake = app, fake
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while self.fake.silent:
+            await asyncio.sleep(0.01)
+
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [
@@ -386,6 +391,7 @@ def serve(fake: Fake) -> Iterator[str]:
     """Serve in a thread, and yield the address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()  # connections wait until the thread accepts them
         config = uvicorn.Config(make_app(fake), log_level="error", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

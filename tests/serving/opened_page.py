@@ -106,6 +106,15 @@ class Page:
     def words(self, index: int = 0) -> list:
         return self.find(f"#output [role=button][data-sentence='{index}']")
 
+    def described(self, element) -> str:
+        """Return what a screen reader says of an element after its name."""
+        self.script("window.described = arguments[0]", element)
+        ask = self.driver.execute_cdp_cmd
+        found = ask("Runtime.evaluate", {"expression": "window.described"})
+        how = {"objectId": found["result"]["objectId"], "fetchRelatives": False}
+        (node,) = ask("Accessibility.getPartialAXTree", how)["nodes"]
+        return node.get("description", {}).get("value", "")
+
     def wait_for_words(self) -> None:
         """Wait for the list of other words, which then has the focus."""
         self.wait(lambda: self.focused == "options")

@@ -75,6 +75,43 @@ def test_text_is_in_no_address_but_behind_the_hash(page):
     assert page.output == ""
 
 
+def test_a_reload_keeps_the_text(page):
+    """In the tab until it is closed, and in no address; what was written since outlasts
+    the text of a link, and a language chosen since the one of a link.
+    """
+    page.driver.get(page.url + "#de/en/Datei")
+    page.driver.refresh()  # the address had only another hash
+    page.wait(lambda: page.output == "File")
+    page.write("Datei zu")
+    page.wait(lambda: page.output == "File too")
+    page.driver.refresh()
+    page.wait(lambda: page.output == "File too")
+    assert page.script("return {...sessionStorage}") == {"jaxformer.text": "Datei zu"}
+    assert page.script("return {...localStorage}") == {}
+    page.find("#swap")[0].click()
+    page.wait(lambda: page.output == "Datei zu")
+    assert page.driver.current_url == page.url
+    page.driver.refresh()
+    page.wait(lambda: page.output == "Datei zu")
+    page.press("END", "!")  # the focus is in the text
+    page.wait(lambda: page.output == "Datei zu!")
+    page.find("#clear")[0].click()
+    page.driver.refresh()
+    page.wait(lambda: page.find("#source option"))
+    assert page.find("#text")[0].get_property("value") == ""
+
+
+def test_a_browser_that_stores_nothing_will_do(page):
+    """Where storage is forbidden, the text is lost with a reload, and nothing else."""
+    page.script(
+        "Storage.prototype.getItem = Storage.prototype.setItem = () => {"
+        " throw new DOMException('no', 'SecurityError'); }"
+    )
+    page.translate(FILE)
+    page.find("#swap")[0].click()
+    page.wait(lambda: page.output == "Open the File in a new Window.")
+
+
 def test_a_cleared_text_comes_back(page):
     """As any edit, by the undo of the browser."""
     page.find("#text")[0].send_keys(FILE)

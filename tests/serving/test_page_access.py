@@ -80,6 +80,35 @@ def test_help_begins_at_its_beginning(page):
     assert page.script(at_edge) == ["help", "help"]
 
 
+def test_focus_is_not_lost_with_a_word_that_is_drawn_again(page):
+    """An answer may come while the keys are read."""
+    page.translate(FILE)
+    page.script("arguments[0].focus()", page.words()[0])
+    page.press("?")
+    page.script("document.getElementById('text').dispatchEvent(new Event('input'))")
+    page.wait(lambda: len(page.fake.asked("translate/stream")) == 2)
+    page.wait(lambda: page.fake.finished == 2)
+    page.wait(lambda: not page.find("#result.old"))
+    page.press("ESCAPE")
+    page.wait(lambda: page.focused == "Öffnen")
+
+
+def test_the_chosen_word_of_a_list_is_in_sight(page):
+    """Where the list is taller than the window, as when the page is magnified."""
+    resize(page.driver.execute_cdp_cmd, 320, 256)
+    page.translate(FILE)
+    page.script("arguments[0].focus()", page.words()[0])
+    page.press("ENTER")
+    page.wait_for_words()
+    for key in ("END", "HOME"):
+        page.press(key)
+        top, bottom, height = page.script(
+            "const {top, bottom} = document.querySelector('[role=option].active')"
+            ".getBoundingClientRect(); return [top, bottom, innerHeight]"
+        )
+        assert 0 <= top < bottom <= height
+
+
 def test_looks_follow_the_reader(page, browse):
     """Dark from the first paint on; no motion, high contrast and print as asked."""
     style = (
@@ -155,6 +184,11 @@ def violations_of_states(page: Page) -> dict[str, list[str]]:
     page.find("#problem button")[0].click()
     page.wait(lambda: page.find("progress[value]"))
     check("warming")
+    page.fake.reset()
+    page.fake.silent = True
+    page.write(FILE)
+    page.wait(lambda: "does not answer" in page.text("#problem"))
+    check("silent")
     page.fake.reset()
     page.fake.key = "k"
     page.write(ANIMAL)

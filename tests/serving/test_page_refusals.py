@@ -72,6 +72,58 @@ def test_a_lost_server_is_found_again(page):
     page.wait(lambda: "Fenster" in page.output)
 
 
+def test_a_silent_server_is_waited_for(page):
+    """One that accepts requests and answers none: the page says so until it answers,
+    also to what is written meanwhile, and goes on by itself.
+    """
+    page.script(  # three seconds pass in a tenth of one
+        "const set = window.setInterval; window.setInterval = (run, delay) =>"
+        " set(run, delay === 3000 ? 100 : delay);"
+    )
+    page.fake.delays = {"slow": 1}  # a server that takes its time is not silent
+    page.script(
+        "const box = document.getElementById('problem'); window.said = '';"
+        "new MutationObserver(() => { said += box.textContent; })"
+        ".observe(box, {childList: true, subtree: true});"
+    )
+    page.translate("slow file")
+    assert page.script("return said") == ""
+    page.fake.silent = True
+    page.write(FILE)
+    page.wait(lambda: "does not answer" in page.text("#problem"))
+    page.write(ANIMAL)
+    page.wait(lambda: page.text("#status") == "Translating…")
+    assert "does not answer" in page.text("#problem")
+    page.fake.silent = False
+    page.wait(lambda: page.output == GERMAN)
+    page.wait(lambda: not page.find("#problem")[0].is_displayed())
+    # So is one that falls silent while a word is looked at.
+    page.fake.silent = True
+    page.script("arguments[0].focus()", page.words()[1])
+    page.press("ENTER")
+    page.wait(lambda: "does not answer" in page.text("#problem"))
+    page.fake.silent = False
+    page.wait_for_words()
+    page.wait(lambda: not page.find("#problem")[0].is_displayed())
+
+
+def test_a_sentence_too_long_to_link_is_translated_without_links(page):
+    """The server refuses to link its words, and the page asks again without."""
+    message = "words are linked in sentences of at most 1,024 tokens"
+    page.fake.refusals = [refusal(422, "too_many_tokens", message, field="alignment")]
+    page.translate(FILE)
+    assert "Fenster" in page.output
+    asked = page.fake.asked("translate/stream")
+    assert [body["alignment"] for body in asked] == [True, False]
+    assert "too long to link" in page.text("#status")
+    assert not page.find("#problem")[0].is_displayed()
+    page.open_tab("API")
+    assert '"alignment": false' in page.text("#API pre")
+    assert '"alignment": False' in page.texts("#API pre")[1]
+    page.translate(ANIMAL)
+    assert page.fake.asked("translate/stream")[-1]["alignment"] is True
+
+
 def test_a_server_that_warms_up_is_followed(page):
     """The page shows how far it is, and translates when it is ready."""
     page.fake.warm = (7, 18)

@@ -1,5 +1,8 @@
 """The words of a translation on the page: other words, links, confidence."""
 
+import re
+
+from serving.fake_native import refusal
 from serving.opened_page import ANIMAL, FILE, GERMAN, THREE, THREE_GERMAN
 
 
@@ -41,6 +44,68 @@ def test_another_word_continues_the_search_from_there(page):
     assert page.output.startswith(changed)
     page.find("#trail button")[0].click()
     assert (page.output, page.texts("#trail button")) == (THREE_GERMAN, [])
+
+
+def test_an_undone_choice_is_redone(page):
+    """By the letter that is written on the key; a new choice ends it."""
+    page.translate(FILE)
+    shown = [page.output]
+    for digit in "24":
+        page.press(digit, held=("ALT",))
+        shown.append(page.output)
+    assert len(set(shown)) == 3
+    page.script("arguments[0].focus()", page.words()[0])
+    page.find("#trail button")[0].click()  # both choices
+    assert page.output == shown[0]
+    page.press("y", held=("CONTROL",))
+    assert page.output == shown[1]
+    page.press("z", held=("CONTROL", "SHIFT"))
+    assert page.output == shown[2]
+    assert len(page.texts("#trail button")) == 2
+    assert page.text("#status") == "Redone."
+    page.press("y", held=("CONTROL",))
+    assert page.text("#status") == "Nothing to redo."
+    for key, code, wanted in (("z", "KeyY", 1), ("y", "KeyZ", 2), ("я", "KeyZ", 1)):
+        page.script(
+            "const [key, code] = arguments; document.activeElement.dispatchEvent("
+            "new KeyboardEvent('keydown', {key, code, ctrlKey: true, bubbles: true}))",
+            key,
+            code,
+        )
+        assert page.output == shown[wanted]
+    page.press("3", held=("ALT",))
+    page.press("y", held=("CONTROL",))
+    assert page.text("#status") == "Nothing to redo."
+
+
+def test_a_choice_that_failed_is_not_redone(page):
+    """It was taken back because the server refused to search on."""
+    page.translate(FILE)
+    page.words()[1].click()
+    page.wait_for_words()
+    page.fake.refusals = [refusal(500, "internal", "Something failed: id 7.")]
+    page.press("ENTER")
+    page.wait(lambda: "id 7" in page.text("#problem"))
+    page.press("y", held=("CONTROL",))
+    assert page.text("#status") == "Nothing to redo."
+
+
+def test_readers_hear_names_once_and_source_words(page):
+    """A screen reader is told what the marks show: the words of the source, and the
+    probability; the name of a button is not its description as well.
+    """
+    page.translate(FILE)
+    page.press("2", held=("ALT",))
+    page.press("3", held=("ALT",))
+    described = [page.described(word) for word in page.words()]
+    assert described[2] == "from file"
+    assert any(re.fullmatch(r"from \S+, probability \d+ %", x) for x in described)
+    buttons = page.find("#trail button") + page.find("#swap")
+    names = [button.accessible_name for button in buttons]
+    assert names[:2] == ["Undo candidate 1 to 2", "Undo candidate 2 to 3"]
+    assert "Ctrl+Shift+S" in names[2]
+    described = [page.described(button) for button in buttons]
+    assert described == ["Undoes the choices after it as well", "", ""]
 
 
 def test_undo_without_a_choice_leaves_the_text(page):

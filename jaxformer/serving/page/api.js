@@ -2,29 +2,51 @@
 
 // A refusal. The server's message, which is part of a line elsewhere, becomes a sentence.
 class Failure extends Error {
-  constructor(status, {code, message}, retryAfter) {
+  constructor(status, {code, message, field}, retryAfter) {
     super(message.replace(/^./u, first => first.toUpperCase()).replace(/\w$/, "$&."));
-    Object.assign(this, {status, code, retryAfter});
+    Object.assign(this, {status, code, field, retryAfter});
   }
 }
 
 export const OFFLINE = {code: "offline", message: "The server cannot be reached."};
-const BROKEN = {code: "offline", message: "The answer broke off before its end."};
+const BROKEN = {message: "The answer broke off before its end."};
+const WAITS = "Your text stays, and is translated as soon as it is ready.";
+const SILENCE = 3000;
 const box = byId("problem");
-let key = "", retry, tries = 0;
+let retry;
+let question = null, silent = null;  // whether the server is alive; the notice that it is not
 
-export function setKey(text) { key = text; }
+// Ask for a sign of life; if the last question is still open, say that nothing comes.
+function listen() {
+  if (question) {
+    if (!silent?.isConnected) silent = notify(`The server does not answer. ${WAITS}`);
+    return;
+  }
+  question = fetch("ready", {cache: "no-store"}).catch(() => {}).then(() => {
+    if (silent?.isConnected) settle();
+    question = silent = null;
+  });
+}
 
-// Throw what an error of the network means; one that was asked for stays itself.
-function lose(error, facts) {
-  throw error.name === "AbortError" ? error : new Failure(0, facts);
+// Wait for what the server sends, and see meanwhile that it is alive. Throw what an error of
+// the network means.
+async function hear(answer, lost) {
+  if (silent) listen();
+  const timer = setInterval(listen, SILENCE);
+  try {
+    return await answer;
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Failure(0, lost);
+  } finally {
+    clearInterval(timer);
+  }
 }
 
 async function send(path, body, signal) {
-  const headers = key ? {Authorization: `Bearer ${key}`} : {};
+  const key = byId("key").value.trim(), headers = key ? {Authorization: `Bearer ${key}`} : {};
   if (body) headers["Content-Type"] = "application/json";
-  const response = await fetch(path, {method: body ? "POST" : "GET", headers, signal,
-    body: body && JSON.stringify(body), cache: "no-store"}).catch(error => lose(error, OFFLINE));
+  const response = await hear(fetch(path, {method: body ? "POST" : "GET", headers, signal,
+    body: body && JSON.stringify(body), cache: "no-store"}), OFFLINE);
   if (response.ok) return response;
   const {error = {message: `The server answers ${response.status}.`}} =
     await response.json().catch(() => ({}));
@@ -33,7 +55,7 @@ async function send(path, body, signal) {
 
 export async function ask(path, body, signal) {
   const response = await send(path, body, signal);
-  return response.json().catch(error => lose(error, BROKEN));
+  return hear(response.json(), BROKEN);
 }
 
 // Yield {event, data} of Server-Sent Events, up to and including `done`.
@@ -42,14 +64,14 @@ export async function* stream(path, body, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
   while (true) {
-    const {done, value} = await reader.read().catch(error => lose(error, BROKEN));
+    const {done, value} = await hear(reader.read(), BROKEN);
     if (done) throw new Failure(0, BROKEN);
     const blocks = (waiting + value).split("\n\n");
     waiting = blocks.pop();
     for (const block of blocks) {
-      const [, event, json] = /^event: (.*)\ndata: (.*)$/m.exec(block) ?? [];
-      if (!event) continue;  // a comment, which keeps the connection open
-      const data = JSON.parse(json);
+      const found = /^event: (.*)\ndata: (.*)$/m.exec(block);
+      if (!found) continue;  // a comment, which keeps the connection open
+      const event = found[1], data = JSON.parse(found[2]);
       if (event === "error") throw new Failure(data.status ?? 500, data.error, data.retry_after);
       yield {event, data};
       if (event === "done") return;
@@ -79,17 +101,12 @@ export function settle() {
   box.replaceChildren();
 }
 
-// Forget that the server could not be reached.
-export function succeed() { tries = 0; }
-
-const pressButton = () => box.querySelector("button")?.click();
-
 // Count down, then try again; the seconds are no news for a screen reader.
 function countDown(message, seconds, action) {
   const line = notify(message, "Try now", action);
   const left = add(line, "span", undefined, {"aria-hidden": "true"});
   const tell = () => {
-    if (seconds <= 0) pressButton();
+    if (seconds <= 0) box.querySelector("button").click();
     left.textContent = `Next try in ${seconds--} s.`;
   };
   tell();
@@ -101,60 +118,72 @@ export function fail(error, again) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Failure)) throw error;
   const {status, code, message, retryAfter} = error;
-  if (code === "warming") warm(again);
-  else if (status === 0) {
-    tries += 1;
-    countDown(message, Math.min(30, 2 ** tries), again);
-    addEventListener("online", pressButton, {once: true});
-  } else if (status === 429 || status === 503) countDown(message, retryAfter || 5, again);
-  else {
+  if (code === "offline") follow(message, again);
+  else if (code === "warming") {
+    follow("The server is warming up.", again);
+    box.className = "calm";
+  } else if (status === 0 || status === 429 || status === 503) {
+    countDown(message, retryAfter || 5, again);
+  } else {
     if (status === 403) {
       byId("key-field").hidden = false;
       byId("key").focus();
     }
-    notify(status === 403 && !key ? "Write your key above." : message,
+    notify(status === 403 && !byId("key").value ? "Write your key above." : message,
       status >= 500 && "Try again", again);
   }
 }
 
-// Follow a server that still compiles until it is ready.
-function warm(again) {
-  const line = notify(
-    "The server is warming up. Your text is translated as soon as it is ready.");
-  const meter = add(line, "progress", undefined, {"aria-label": "Programs compiled"});
-  box.className = "calm";
+// Follow a server that cannot be reached, or still compiles, until it is ready.
+function follow(message, again) {
+  const line = notify(`${message} ${WAITS}`);
+  let meter;
   const poll = async () => {
-    const {status, done, of} = await fetch("ready", {cache: "no-store"})
-      .then(response => response.json()).catch(error => lose(error, OFFLINE));
-    if (status === "ready") {
+    const answer = fetch("ready", {cache: "no-store"});
+    const {status, done, of} = await answer.then(
+      response => response.json().catch(() => ({})), () => ({status: "warming"}));
+    if (!line.isConnected) return;
+    if (of) {
+      meter ??= add(line, "progress", undefined, {"aria-label": "Programs compiled"});
+      Object.assign(meter, {max: of, value: done});
+    }
+    retry = setTimeout(poll, 1000);
+    if (status !== "warming") {
       settle();
       again();
-    } else if (of) Object.assign(meter, {max: of, value: done});
+    }
   };
-  const follow = () => poll().catch(error => fail(error, again));
-  retry = setInterval(follow, 1000);
-  follow();
+  retry = setTimeout(poll, 1000);
 }
 
 // The same request as code: curl, Python without packages, JavaScript.
 export function examples(url, body, needsKey) {
-  const json = JSON.stringify(body, null, 2), quoted = json.replaceAll("'", "'\\''");
+  const json = JSON.stringify(body, null, 2);
   const auth = needsKey ? "Bearer YOUR_KEY" : "";
   const python = Object.entries(body).map(([name, value]) =>
-    `    "${name}": ${value === true ? "True" : JSON.stringify(value)},`).join("\n");
-  const indented = json.replaceAll("\n", "\n  ");
+    `    "${name}": ${JSON.stringify(value).replace(/^[tf]/, sign => sign.toUpperCase())},`);
   return {
-    curl: `curl ${url} \\\n  -H 'Content-Type: application/json' \\\n`
-      + (auth && `  -H 'Authorization: ${auth}' \\\n`) + `  -d '${quoted}'`,
-    Python: "import json\nimport urllib.request\n\nbody = {\n" + python + "\n}\n"
-      + 'headers = {"Content-Type": "application/json"'
-      + (auth && `, "Authorization": "${auth}"`) + "}\n"
-      + `request = urllib.request.Request("${url}", json.dumps(body).encode(), headers)\n`
-      + "with urllib.request.urlopen(request) as response:\n    answer = json.load(response)\n"
-      + 'print(answer["translations"][0]["text"])',
-    JavaScript: `const response = await fetch("${url}", {\n  method: "POST",\n`
-      + `  headers: {"Content-Type": "application/json"${auth && `, Authorization: "${auth}"`}},\n`
-      + `  body: JSON.stringify(${indented}),\n});\nconst answer = await response.json();\n`
-      + "console.log(answer.translations[0].text);",
+    curl: `curl ${url} \\
+  -H 'Content-Type: application/json' \\${auth && `
+  -H 'Authorization: ${auth}' \\`}
+  -d '${json.replaceAll("'", "'\\''")}'`,
+    Python: `import json
+import urllib.request
+
+body = {
+${python.join("\n")}
+}
+headers = {"Content-Type": "application/json"${auth && `, "Authorization": "${auth}"`}}
+request = urllib.request.Request("${url}", json.dumps(body).encode(), headers)
+with urllib.request.urlopen(request) as response:
+    answer = json.load(response)
+print(answer["translations"][0]["text"])`,
+    JavaScript: `const response = await fetch("${url}", {
+  method: "POST",
+  headers: {"Content-Type": "application/json"${auth && `, Authorization: "${auth}"`}},
+  body: JSON.stringify(${json.replaceAll("\n", "\n  ")}),
+});
+const answer = await response.json();
+console.log(answer.translations[0].text);`,
   };
 }

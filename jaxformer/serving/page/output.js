@@ -2,14 +2,14 @@
 import {ask} from "./api.js";
 import {choose, languages, setCurrent, state} from "./serve.js";
 
-const UNSPACED = /^(zh|ja|th|lo|km|my|yue|bo|dz)\b/i;  // languages without spaces between words
+const UNSPACED = /^(zh|ja|th|lo|km|my|yue|bo|dz)\b/i;  // of no spaces between words
 const MOST_OTHERS = 8;
 const output = byId("output"), mirror = byId("mirror"), text = byId("text");
 const others = byId("others"), note = byId("others-note"), list = byId("options");
-// The open list: {element, sentence, span, controller, active, whole, words}.
+// The open list: {element, sentence, span, word, controller, active, words}.
 let open = null;
 
-const best = sentence => sentence.hypotheses?.[sentence.chosen];
+export const best = sentence => sentence.hypotheses?.[sentence.chosen];
 const sourceWords = sentence =>
   wordsOf(sentence.source, best(sentence)?.source_tokens ?? [], text.lang);
 const targetWords = ({text: translation, tokens = []}) =>
@@ -42,21 +42,16 @@ function wordsOf(text, tokens, language) {
     : Array.from(text.matchAll(/\S+/g), found => [found.index, found.index + found[0].length]);
 }
 
-// For each token the number of its word, or null.
-function wordNumbers(text, tokens, words) {
-  return tokenSpans(text, tokens).map(span => {
-    const number = span ? words.findIndex(([, stop]) => span[0] < stop) : -1;
-    return number < 0 ? null : number;
-  });
-}
+// For each token the number of its word, or -1.
+const wordNumbers = (text, tokens, words) => tokenSpans(text, tokens).map(span =>
+  span ? words.findIndex(([, stop]) => span[0] < stop) : -1);
 
-// The probability of each word: that of its least probable token; null where unknown.
-function probabilitiesOf(hypothesis, words) {
-  const found = words.map(() => null);
-  wordNumbers(hypothesis.text, hypothesis.tokens ?? [], words).forEach((word, token) => {
-    const logarithm = hypothesis.token_log_probabilities?.[token];
-    if (word === null || logarithm === undefined || logarithm === null) return;
-    found[word] = Math.min(found[word] ?? 1, Math.exp(logarithm));
+// The probability of each word, where known: that of its least probable token.
+function probabilitiesOf({text: translation, tokens = [], token_log_probabilities: logarithms},
+  words) {
+  const found = [];
+  wordNumbers(translation, tokens, words).forEach((word, token) => {
+    if (word >= 0) found[word] = Math.min(found[word] ?? 1, Math.exp(logarithms?.[token] ?? 0));
   });
   return found;
 }
@@ -73,26 +68,23 @@ function linksOf(sentence, hypothesis) {
   const left = wordNumbers(sentence.source, read, sourceWords(sentence));
   const right = wordNumbers(hypothesis.text, tokens, targetWords(hypothesis));
   return parse(alignment).map(([i, j]) => [left[i], right[j]])
-    .filter(([i, j]) => i != null && j != null);
+    .filter(([i, j]) => i >= 0 && j >= 0);
 }
 
 // Split a text into [piece, differs] by the longest common subsequence with another.
 export function differences(text, other) {
   const pieces = text.split(/(\s+)/), words = pieces.filter((_, i) => i % 2 === 0);
-  const others = other.split(/\s+/);
-  const lengths = Array.from([...words, ""], () => new Array(others.length + 1).fill(0));
-  for (let i = words.length - 1; i >= 0; i--) {
-    for (let j = others.length - 1; j >= 0; j--) {
-      lengths[i][j] = words[i] === others[j] ? lengths[i + 1][j + 1] + 1
-        : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
-    }
-  }
-  const same = new Set();
-  for (let i = 0, j = 0; i < words.length && j < others.length;) {
-    if (words[i] === others[j]) { same.add(i); i++; j++; }
-    else if (lengths[i + 1][j] >= lengths[i][j + 1]) i++;
-    else j++;
-  }
+  const others = other.split(/\s+/), same = new Set();
+  // The longest one of the words so far with each beginning of the other, from its end.
+  let row = Array.from([...others, ""], () => ({length: 0}));
+  words.forEach((word, place) => {
+    const next = [row[0]];
+    others.forEach((each, j) => next.push(
+      word === each ? {length: row[j].length + 1, place, before: row[j]}
+        : next[j].length > row[j + 1].length ? next[j] : row[j + 1]));
+    row = next;
+  });
+  for (let last = row.at(-1); last.before; last = last.before) same.add(last.place);
   return pieces.map((piece, i) => [piece, i % 2 === 0 && piece !== "" && !same.has(i / 2)]);
 }
 
@@ -109,22 +101,23 @@ export function addBar(parent, probability, most = 1) {
   add(bar, "i").style.width = `${Math.max(2, 100 * probability / most)}%`;
 }
 
-// The whole translation as it is shown.
 export function composed() {
   const {sentences, gaps} = state;
   return sentences.map((each, i) => gaps[i] + (best(each)?.text ?? "")).join("")
     + gaps[sentences.length];
 }
 
-// Write text with its words as elements, made by `make(word number)`.
-function addWords(parent, of, words, make) {
+// Write a text of a sentence with its words as elements, and return these.
+function addWords(parent, of, words, sentence, attributes) {
   let end = 0;
-  words.forEach(([start, stop], number) => {
+  const elements = words.map(([start, stop], word) => {
     parent.append(of.slice(end, start));
-    make(number).textContent = of.slice(start, stop);
     end = stop;
+    return add(parent, "span", of.slice(start, stop),
+      {"data-sentence": sentence, "data-word": word, ...attributes});
   });
   parent.append(of.slice(end));
+  return elements;
 }
 
 // Draw the layer of marks under the text field: its words while the result is theirs.
@@ -135,11 +128,7 @@ export function markSource() {
   if (given === state.text) {
     state.sentences.forEach((sentence, index) => {
       mirror.append(given.slice(end, sentence.start));
-      addWords(mirror, sentence.source, sourceWords(sentence), number => {
-        const word = add(mirror, "span");
-        Object.assign(word.dataset, {sentence: index, word: number});
-        return word;
-      });
+      addWords(mirror, sentence.source, sourceWords(sentence), index);
       end = sentence.stop;
     });
   }
@@ -150,38 +139,38 @@ export function markSource() {
 function addTranslation(parent, sentence, index) {
   const hypothesis = best(sentence), words = targetWords(hypothesis);
   const probabilities = probabilitiesOf(hypothesis, words);
-  addWords(parent, hypothesis.text, words, number => {
+  const links = linksOf(sentence, hypothesis), read = sourceWords(sentence);
+  const attributes = {role: "button", tabindex: -1, "aria-haspopup": "listbox",
+    "aria-expanded": "false"};
+  addWords(parent, hypothesis.text, words, index, attributes).forEach((word, number) => {
     const probability = probabilities[number];
-    const word = add(parent, "span", undefined,
-      {role: "button", tabindex: -1, "aria-haspopup": "listbox", "aria-expanded": "false"});
-    Object.assign(word.dataset, {sentence: index, word: number});
-    if (probability !== null && probability < .8) {
+    if (probability < .8) {
       word.classList.add(probability < .2 ? "sure0" : probability < .5 ? "sure1" : "sure2");
       word.title = `probability ${percent(probability)}`;
     }
-    return word;
+    const from = links.filter(link => link[1] === number)
+      .map(([place]) => sentence.source.slice(...read[place]));
+    const told = [from[0] && `from ${from.join(" ")}`, word.title].filter(Boolean);
+    word.setAttribute("aria-description", told.join(", "));
   });
-  if (!hypothesis.text && hypothesis.score === null) {
-    add(parent, "span", "nothing possible", {class: "lost",
-      title: "No translation meets what was asked for: undo a choice, or change the text."});
-  } else if (!hypothesis.finished) {
-    add(parent, "span", "unfinished", {class: "lost",
-      title: "It reached the longest length allowed before its end."});
-  }
+  if (hypothesis.finished) return;
+  const [lost, title] = hypothesis.text || hypothesis.score !== null
+    ? ["unfinished", "It reached the greatest length before its end."]
+    : ["nothing possible", "Nothing meets what was asked for: undo a choice, or change the text."];
+  add(parent, "span", lost, {class: "lost", title});
 }
 
 function drawSentence(element) {
   const index = Number(element.dataset.sentence), sentence = state.sentences[index];
   const shown = best(sentence);
-  element.className = "sentence";
-  element.classList.toggle("current", index === state.current);
+  element.className = `sentence ${index === state.current ? "current" : ""}`;
   element.classList.toggle("pending", !shown);
   element.replaceChildren();
   if (shown) addTranslation(element, sentence, index);
   else element.textContent = sentence.before?.[0]?.text ?? sentence.source;
 }
 
-// Draw the translation, or of an answer that still comes one sentence.
+// Draw the translation, or one sentence of it.
 export function drawOutput(one) {
   if (open?.sentence === state.sentences[one] || one === undefined) closeOthers();
   const focused = output.contains(document.activeElement) && document.activeElement.dataset;
@@ -216,7 +205,7 @@ function link({sentence: index, word}, fromSource) {
   unlink();
   const sentence = state.sentences[index], hypothesis = sentence && best(sentence);
   if (!hypothesis || text.value !== state.text) return;
-  const here = fromSource ? 0 : 1, there = 1 - here;
+  const [here, there] = fromSource ? [0, 1] : [1, 0];
   const mark = (side, number) => find({sentence: index, word: number},
     [mirror, output][side])?.classList.add("linked");
   mark(here, word);
@@ -232,7 +221,6 @@ function enterAt(word) {
   word.tabIndex = 0;
 }
 
-// The list of other words.
 export function closeOthers(focus) {
   if (!open) return;
   const {element, controller} = open;
@@ -252,16 +240,15 @@ function place(element) {
 }
 
 async function openOthers(element) {
-  if (open?.element === element) {
-    closeOthers(true);
-    return;
-  }
+  if (open?.element === element) return closeOthers(true);
   closeOthers();
   const index = Number(element.dataset.sentence), sentence = state.sentences[index];
+  if (!sentence) return;  // it is of the languages before
   const hypothesis = best(sentence);
   const span = targetWords(hypothesis)[element.dataset.word];
   const controller = new AbortController();
-  const mine = open = {element, sentence, span, controller, active: -1, whole: hypothesis.text};
+  const word = hypothesis.text.slice(...span);
+  const mine = open = {element, sentence, span, word, controller, active: -1};
   element.setAttribute("aria-expanded", "true");
   setCurrent(index);
   note.textContent = "Reading the model\u2026";
@@ -280,7 +267,7 @@ async function openOthers(element) {
 }
 
 function fillOthers(alternatives) {
-  const {element, span, whole} = open, word = whole.slice(...span);
+  const {element, word} = open;
   note.textContent = alternatives.length ? "" : "The model has no other word here.";
   open.words = alternatives;
   alternatives.forEach((each, number) => {
@@ -288,15 +275,14 @@ function fillOthers(alternatives) {
       "aria-selected": String(each.word === word)});
     add(option, "b", each.word, {lang: output.lang, dir: "auto"});
     addBar(option, each.probability);
-    const end = prefixEnd(each);
-    add(option, "span", each.text.slice(end).trim(), {class: "rest", lang: output.lang});
+    add(option, "span", each.text.slice(prefixEnd(each)).trim(),
+      {class: "rest", lang: output.lang});
     option.onpointerenter = () => activate(number);
     option.onclick = () => take(number);
   });
   place(element);
   if (!alternatives.length) return;
-  others.scrollIntoView({block: "nearest"});
-  list.focus({preventScroll: true});
+  list.focus();
   activate(Math.max(0, alternatives.findIndex(each => each.word !== word)));
 }
 
@@ -311,13 +297,14 @@ function activate(number) {
   [...list.children].forEach((option, place) =>
     option.classList.toggle("active", place === number));
   list.setAttribute("aria-activedescendant", `option-${number}`);
+  list.children[number].scrollIntoView({block: "nearest"});
 }
 
 function take(number) {
-  const {sentence, span, whole, words} = open, chosen = words[number];
-  const from = whole.slice(...span), prefix = chosen.text.slice(0, prefixEnd(chosen));
+  const {sentence, word, words} = open, chosen = words[number];
+  const prefix = chosen.text.slice(0, prefixEnd(chosen));
   closeOthers(true);
-  if (chosen.word !== from) choose(sentence, from, chosen.word, prefix, chosen.text);
+  if (chosen.word !== word) choose(sentence, word, chosen.word, prefix, chosen.text);
 }
 
 // Where a key moves from a place of `count`, in a circle; NaN for any other key.
@@ -337,14 +324,14 @@ function moveAmong(element, key) {
 export function initOutput() {
   const word = event => event.target.closest?.("#output [role=button]");
   output.onclick = event => { if (word(event)) openOthers(word(event)); };
-  output.onpointerover = event => { if (word(event)) link(word(event).dataset, false); };
+  output.onpointerover = event => { if (word(event)) link(word(event).dataset); };
   output.onpointerout = unlink;
   output.addEventListener("focusin", event => {
     const element = word(event);
     if (!element) return;
     enterAt(element);
     setCurrent(Number(element.dataset.sentence));
-    link(element.dataset, false);
+    link(element.dataset);
   });
   output.addEventListener("focusout", unlink);
   output.onkeydown = event => {

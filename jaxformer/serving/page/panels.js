@@ -1,11 +1,12 @@
 // The tabs under the translation: candidates, attention, steps and the API.
 import {ask, examples, OFFLINE} from "./api.js";
-import {addBar, differences, moved, percent} from "./output.js";
+import {addBar, best, differences, moved, percent} from "./output.js";
+import {copy, languages, pick, state} from "./serve.js";
 
 const TABS = ["Candidates", "Attention", "Steps", "API"];
 const SHOWN_BEST = 8;  // tokens at each place of the steps
 const view = {};  // what is chosen in the explorer of attention
-let shown = "Candidates", context = null, asked = "", maps = null, controller = null;
+let shown = "Candidates", asked = "", maps, controller;
 
 // Load what only the attention tab needs, once.
 let explorer;
@@ -28,17 +29,16 @@ function say(root, text) {
 }
 
 // Draw in a panel; if what had the focus goes with it, focus what is chosen there.
-function redraw(root, draw, facts) {
+function redraw(root, draw, ...facts) {
   const focused = root.contains(document.activeElement);
-  draw(root, facts);
+  draw(root, ...facts);
   if (focused && !root.contains(document.activeElement)) {
     root.querySelector("[aria-pressed=true], [tabindex='0']")?.focus();
   }
 }
 
-function showCandidates(root, {sentence, pick}) {
+function showCandidates(root, sentence) {
   root.replaceChildren();
-  const best = sentence.hypotheses[sentence.chosen].text;
   const most = Math.exp(Math.max(...sentence.hypotheses.map(each => each.log_probability)));
   const list = add(root, "ol");
   sentence.hypotheses.forEach((hypothesis, rank) => {
@@ -46,7 +46,7 @@ function showCandidates(root, {sentence, pick}) {
       "aria-pressed": String(rank === sentence.chosen), "aria-keyshortcuts": `Alt+${rank + 1}`});
     add(button, "small", rank + 1);
     const text = add(button, "span", undefined, {lang: byId("output").lang, dir: "auto"});
-    for (const [piece, differs] of differences(hypothesis.text, best)) {
+    for (const [piece, differs] of differences(hypothesis.text, best(sentence).text)) {
       if (differs) add(text, "mark", piece);
       else text.append(piece);
     }
@@ -61,9 +61,9 @@ function showCandidates(root, {sentence, pick}) {
 }
 
 // Ask once for the maps of a sentence and the best tokens at each place of its translation.
-async function fetchMaps({sentence, languages}) {
-  const {text} = sentence.hypotheses[sentence.chosen];
-  const body = {text: sentence.source, translation: text, k: SHOWN_BEST, ...languages};
+function fetchMaps(sentence) {
+  const body = {text: sentence.source, translation: best(sentence).text, k: SHOWN_BEST,
+    ...languages()};
   const name = JSON.stringify(body);
   if (name !== asked) {
     controller?.abort();
@@ -72,15 +72,15 @@ async function fetchMaps({sentence, languages}) {
     maps = ask("v1/attention", body, controller.signal);
     maps.catch(() => { if (asked === name) asked = ""; });
   }
-  const answer = await maps;
-  return asked === name ? answer : null;
+  return maps;
 }
 
-async function showMaps(root, draw) {
+async function showMaps(root, draw, sentence) {
   if (!root.childElementCount) say(root, "Reading the model\u2026");
+  const wanted = fetchMaps(sentence);
   try {
-    const [answer] = await Promise.all([fetchMaps(context), loadExplorer()]);
-    if (answer) redraw(root, draw, answer);
+    const [answer] = await Promise.all([wanted, loadExplorer()]);
+    if (wanted === maps) redraw(root, draw, answer, sentence);
   } catch (error) {
     if (error.name !== "AbortError") say(root, error.message);
   }
@@ -99,22 +99,21 @@ function showExplorer(root, maps) {
   else say(root, "This model has no attention to show.");
 }
 
-function showSteps(root, maps) {
+function showSteps(root, maps, sentence) {
   root.replaceChildren();
   add(root, "p", "At each place of the translation: the most probable tokens, given those"
     + " before it. Framed: the one that was taken.", {class: "quiet"});
   const list = add(root, "ol");
-  const {tokens = [], token_log_probabilities: logarithms = []} =
-    context.sentence.hypotheses[context.sentence.chosen];
+  const {tokens = [], token_log_probabilities: logarithms = []} = best(sentence);
   maps.target_tokens.forEach((token, place) => {
-    const row = add(list, "li"), best = [...maps.candidates[place] ?? []];
+    const row = add(list, "li"), likely = [...maps.candidates[place] ?? []];
     add(row, "span", place + 1, {class: "quiet"});
     add(row, "b", token);
     const tops = add(row, "span", undefined, {class: "tops"});
-    if (tokens[place] === token && !best.some(each => each.token === token)) {
-      best.push({token, probability: Math.exp(logarithms[place])});
+    if (tokens[place] === token && !likely.some(each => each.token === token)) {
+      likely.push({token, probability: Math.exp(logarithms[place])});
     }
-    for (const each of best) {
+    for (const each of likely) {
       const chip = add(tops, "span", each.token + " ",
         {class: each.token === token ? "taken" : ""});
       chip.style.setProperty("--share", `${100 * each.probability}%`);
@@ -129,16 +128,15 @@ function addCode(root, title, text, attributes = {}) {
   add(box, "pre", text, {tabindex: 0, role: "region", "aria-label": title, ...attributes});
   const button = add(box, "button", "Copy",
     {id: `copy-${title}`, "aria-labelledby": `copy-${title} code-${title}`});
-  button.onclick = () => context.copy(text, button);
+  button.onclick = () => copy(text, button);
 }
 
-function showApi(root, {request, answer, needsKey}) {
+function showApi(root, {request, answer}) {
   root.replaceChildren();
   const url = new URL("v1/translate", document.baseURI).href;
   add(root, "p", "This translation as a request to the server\u2019s own API.", {class: "quiet"});
-  for (const [title, text] of Object.entries(examples(url, request, needsKey))) {
-    addCode(root, title, text);
-  }
+  const codes = examples(url, request, !byId("key-field").hidden);
+  for (const [title, text] of Object.entries(codes)) addCode(root, title, text);
   // Lists of numbers or text on a line each.
   const lines = JSON.stringify(answer, null, 2).replace(/\[[^[\]{}]*\]/g,
     list => list.replace(/\n\s*/g, " "));
@@ -149,16 +147,15 @@ function showApi(root, {request, answer, needsKey}) {
   more.append(". Clients of LibreTranslate and DeepL work with this server as well.");
 }
 
-// Show what the open tab says about the context: {sentence, several, languages, request,
-// answer, needsKey, pick, copy}.
-export function show(newContext = context) {
-  context = newContext;
-  const {sentence, several} = context, root = byId(shown);
-  byId("current").textContent = shown !== "API" && several ? `Of: ${sentence.source}` : "";
-  if (shown === "API") redraw(root, showApi, context);
-  else if (!sentence.hypotheses?.[sentence.chosen]?.text) say(root, "No translation to show.");
-  else if (shown === "Candidates") redraw(root, showCandidates, context);
-  else showMaps(root, shown === "Steps" ? showSteps : showExplorer);
+// Show what the open tab says about the current sentence.
+export function show() {
+  const {sentences, current} = state, sentence = sentences[current], root = byId(shown);
+  if (!sentence) return;
+  byId("current").textContent = shown !== "API" && sentences[1] ? `Of: ${sentence.source}` : "";
+  if (shown === "API") redraw(root, showApi, state);
+  else if (!best(sentence)?.text) say(root, "No translation to show.");
+  else if (shown === "Candidates") redraw(root, showCandidates, sentence);
+  else showMaps(root, shown === "Steps" ? showSteps : showExplorer, sentence);
 }
 
 function open(name) {
@@ -169,7 +166,7 @@ function open(name) {
     tab.tabIndex = here ? 0 : -1;
     byId(each).hidden = !here;
   }
-  if (context) show();
+  show();
 }
 
 TABS.forEach((name, place) => {

@@ -1,65 +1,63 @@
 // The page's state, and what happens when: typing, requests and their refusals, languages.
-import {ask, fail, notify, setKey, settle, stream, succeed} from "./api.js";
+import {ask, fail, notify, settle, stream} from "./api.js";
 import {closeOthers, composed, drawOutput, initOutput, markSource, sentenceAtCaret}
   from "./output.js";
 
 const PAUSE = 250, SLOW = 300, MOST_BEST = 9;
-const REMEMBERED = "jaxformer.languages";
+// What is kept: languages for the next visit, the text for a reload of this tab.
+const LANGUAGES = ["localStorage", "jaxformer.languages"];
+const TEXT = ["sessionStorage", "jaxformer.text"];
 const source = byId("source"), target = byId("target"), text = byId("text");
-export const state = {
-  models: [], limits: {}, needsKey: false,
-  turn: 0,  // number of the newest request: older answers are passed over
-  text: "", sentences: [], gaps: [""], answer: null, current: 0,
+const output = byId("output"), result = byId("result"), trail = byId("trail");
+const nothing = () => ({
+  text: "", sentences: [], gaps: [""], request: null, answer: null, current: 0,
   trail: [],  // choices of words and candidates: {source, from, to, before, after}
-};
-let timer, controller = new AbortController(), panels = null;
+  undone: [],  // those that were undone, the next to redo last
+});
+export const state = {models: [], limits: {}, ...nothing()};
+let timer, controller = new AbortController(), panels;
 
 const grouped = number => number.toLocaleString("en");
 export const languages = () => ({source: source.value, target: target.value});
 const model = () => state.models.find(each =>
   each.source === source.value && each.target === target.value);
 
-function searchOptions() {
-  return {...languages(), n_best: Math.min(MOST_BEST, model()?.beam_size ?? 1), alignment: true};
-}
+const searchOptions = () =>
+  ({...languages(), n_best: Math.min(MOST_BEST, model().beam_size), alignment: true});
 
 function say(message) { byId("status").textContent = message; }
 
 function count() {
   const {characters} = state.limits, used = Array.from(text.value).length;
-  const over = characters > 0 && used > characters;
+  const over = characters > 0 && Math.max(0, used - characters);
   byId("count").textContent = !used ? ""
     : `${grouped(used)}${characters ? ` of ${grouped(characters)}` : ""} characters`;
-  text.setAttribute("aria-invalid", over);
+  text.setAttribute("aria-invalid", over > 0);
   byId("clear").hidden = byId("link").hidden = !used;
   byId("hint").hidden = used > 0;
-  return over ? used - characters : 0;
+  keep(TEXT, text.value);
+  return over;
 }
 
 function showDetails() {
   byId("details").hidden = byId("copy").hidden = !state.sentences.length;
   if (!state.sentences.length) return;
-  const sentence = state.sentences[state.current], options = searchOptions();
-  const context = {sentence, several: state.sentences.length > 1, languages: languages(),
-    request: {text: state.text, ...options}, answer: state.answer, needsKey: state.needsKey,
-    pick: rank => pick(rank), copy};
   panels ??= import("./panels.js");
-  panels.then(({show}) => { if (state.sentences.includes(sentence)) show(context); });
+  panels.then(({show}) => show());
 }
 
-// Draw everything, or of an answer that still comes one sentence.
+// Draw everything, or one sentence of an answer that still comes.
 function draw(one) {
   drawOutput(one);
-  byId("result").classList.toggle("several", state.sentences.length > 1);
+  result.classList.toggle("several", state.sentences.length > 1);
   byId("legend").hidden = !state.sentences.some(each => each.hypotheses);
-  const trail = byId("trail");
   trail.replaceChildren();
   trail.hidden = !state.trail.length;
   add(trail, "span", "Your choices", {class: "quiet"});
   state.trail.forEach((choice, place) => {
-    const title = `Undo ${choice.from} to ${choice.to}` + (place + 1 < state.trail.length
-      ? ", and the choices after it" : "");
-    const button = add(trail, "button", undefined, {title, "aria-label": title});
+    const button = add(trail, "button", undefined,
+      {"aria-label": `Undo ${choice.from} to ${choice.to}`});
+    if (state.trail[place + 1]) button.title = "Undoes the choices after it as well";
     add(button, "s", choice.from);
     button.append(` ${choice.to} \u21b6`);
     button.onclick = () => undo(place);
@@ -69,9 +67,9 @@ function draw(one) {
 
 export function setCurrent(number) {
   if (number === state.current || !state.sentences[number]) return;
+  output.children[state.current]?.classList.remove("current");
+  output.children[number].classList.add("current");
   state.current = number;
-  const drawn = byId("output").children;
-  for (const element of drawn) element.classList.toggle("current", element === drawn[number]);
   showDetails();
 }
 
@@ -85,12 +83,13 @@ function put(source, found) {
 
 function addChoice({source, hypotheses, chosen}, from, to, after) {
   const choice = {source, from, to, before: {hypotheses, chosen}, after};
+  state.undone = [];
   state.trail.push(choice);
   put(source, after);
   return choice;
 }
 
-function pick(rank) {
+export function pick(rank) {
   const sentence = state.sentences[state.current];
   const {hypotheses = [], chosen} = sentence ?? {}, number = rank + 1;
   if (hypotheses[rank] && rank !== chosen) {
@@ -116,48 +115,55 @@ export async function choose(sentence, from, word, prefix, completion) {
       + `${milliseconds(answer.seconds)}.`);
   } catch (error) {
     if (state.trail.includes(choice)) undo(state.trail.indexOf(choice));
+    state.undone = state.undone.filter(each => each !== choice);
     fail(error, () => choose(sentence, from, word, prefix, completion));
   }
 }
 
+const focusWord = () => output.querySelector("[tabindex='0']")?.focus();
+
 // Undo the choices from this one on.
 function undo(place) {
-  const focused = byId("trail").contains(document.activeElement);
-  for (const {source: of, before} of state.trail.splice(place).reverse()) {
-    put(of, lastChoice(of)?.after ?? before);
+  if (place < 0) return say("Nothing to undo.");
+  const focused = trail.contains(document.activeElement);
+  for (const choice of state.trail.splice(place).reverse()) {
+    state.undone.push(choice);
+    put(choice.source, lastChoice(choice.source)?.after ?? choice.before);
   }
   say("Undone.");
-  if (focused) {
-    (byId("trail").querySelector("button:last-of-type")
-      ?? document.querySelector("#output [tabindex='0']"))?.focus();
-  }
+  if (focused && !state.trail[0]) focusWord();
+  else if (focused) trail.lastChild.focus();
+}
+
+function redo() {
+  const choice = state.undone.pop();
+  if (!choice) return say("Nothing to redo.");
+  state.trail.push(choice);
+  put(choice.source, choice.after);
+  say("Redone.");
 }
 
 const milliseconds = seconds =>
   seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
 
-async function translate() {
+async function translate(alignment = true) {
   clearTimeout(timer);
   controller.abort();
-  controller = new AbortController();
-  const turn = ++state.turn, given = text.value, result = byId("result");
-  const over = count();
+  const mine = controller = new AbortController();  // of the newest: older answers are late
+  const given = text.value, over = count();
   settle();
   closeOthers();
   result.classList.remove("waiting", "old");
+  if (over || !given.trim()) say("");
   if (!given.trim()) {
-    Object.assign(state,
-      {text: "", sentences: [], gaps: [""], answer: null, current: 0, trail: []});
-    draw();
-    say("");
-    return;
+    Object.assign(state, nothing());
+    return draw();
   }
   if (!model()) return;
   if (over) {
     result.classList.add("old");
-    say("");
-    notify(`The text is ${grouped(over)} characters too long: this server takes at most `
-      + `${grouped(state.limits.characters)} at once. Shorten it.`);
+    notify(`The text is ${grouped(over)} characters too long. `
+      + `Shorten it to at most ${grouped(state.limits.characters)}.`);
     return;
   }
   result.classList.toggle("old", state.sentences.length > 0);
@@ -165,30 +171,31 @@ async function translate() {
     result.classList.add("waiting");
     say("Translating\u2026");
     const {done, of} = await ask("ready").catch(() => ({}));
-    if (done < of && turn === state.turn && result.classList.contains("waiting")) {
+    if (done < of && mine === controller && result.classList.contains("waiting")) {
       say(`Translating, while the server still compiles: ${done} of ${of} programs done.`);
     }
   }, SLOW);
   try {
-    const body = {text: given, ...searchOptions()};
-    for await (const {event, data} of stream("v1/translate/stream", body, controller.signal)) {
-      if (turn !== state.turn) return;
-      receive(event, data, given);
+    const body = {text: given, ...searchOptions(), alignment};
+    for await (const {event, data} of stream("v1/translate/stream", body, mine.signal)) {
+      if (mine !== controller) return;
+      receive(event, data, body);
     }
-    succeed();
   } catch (error) {
-    if (turn !== state.turn) return;
+    if (mine !== controller) return;
+    if (alignment && error.field === "alignment") return translate(false);
     say("");
     fail(error, translate);
   } finally {
     clearTimeout(slow);
-    if (turn === state.turn) result.classList.remove("waiting");
+    if (mine === controller) result.classList.remove("waiting");
   }
 }
 
-let next = null;  // {text, sentences, gaps} of the answer that begins
+let next = null;  // {text, sentences, gaps, request} of the answer that begins
 
-function begin(spans, given) {
+function begin(spans, request) {
+  const given = request.text;
   const places = [0];  // the server counts code points, as Python does
   for (const sign of given) places.push(places.at(-1) + sign.length);
   const sentences = spans.map((span, index) => {
@@ -200,7 +207,7 @@ function begin(spans, given) {
   });
   const ends = [0, ...sentences.map(each => each.stop)];
   const gaps = ends.map((end, index) => given.slice(end, sentences[index]?.start));
-  next = {text: given, sentences, gaps, answer: null};
+  next = {text: given, sentences, gaps, request, answer: null};
 }
 
 // Show the answer that begins in place of the last one.
@@ -209,12 +216,12 @@ function turnOver() {
   const grows = state.sentences.length > 0;
   Object.assign(state, next);
   state.current = grows ? sentenceAtCaret() : 0;
-  byId("result").classList.remove("old");
+  result.classList.remove("old");
   return true;
 }
 
-function receive(event, data, given) {
-  if (event === "start") begin(data.source_spans, given);
+function receive(event, data, request) {
+  if (event === "start") begin(data.source_spans, request);
   else if (event === "sentence") {
     const {index, ...answer} = data, sentence = next.sentences[index];
     Object.assign(sentence, {answer, hypotheses: answer.hypotheses, chosen: 0,
@@ -251,7 +258,8 @@ function finish({text: whole, alternatives, unmet, ...facts}) {
   const open = best.filter(each => each.text && !each.finished).length;
   say(`${best.length} sentence${best.length === 1 ? "" : "s"}, ${tokens} tokens in `
     + `${milliseconds(facts.seconds)}, of which ${milliseconds(facts.queue_seconds)} in the queue.`
-    + (open ? ` ${open} unfinished.` : ""));
+    + (open ? ` ${open} unfinished.` : "")
+    + (state.request.alignment ? "" : " A sentence is too long to link its words."));
 }
 
 // Copy, where the browser forbids it by a selection, and say so on the button.
@@ -275,38 +283,39 @@ export async function copy(what, button) {
 function fill(select, pairs, chosen) {
   select.replaceChildren();
   for (const [value, name] of new Map(pairs)) add(select, "option", name, {value});
-  if (chosen && [...select.options].some(each => each.value === chosen)) select.value = chosen;
+  select.value = chosen;
+  if (select.selectedIndex < 0) select.selectedIndex = 0;
 }
 
-// Show the languages and the model; remember the pair.
+// Show the languages and the model.
 function setLanguages(from, to) {
-  fill(source, state.models.map(each => [each.source, each.source_name || each.source]), from);
+  fill(source, state.models.map(each => [each.source, each.source_name]), from);
   fill(target, state.models.filter(each => each.source === source.value)
-    .map(each => [each.target, each.target_name || each.target]), to);
+    .map(each => [each.target, each.target_name]), to);
   text.lang = source.value;
-  byId("output").lang = target.value;
+  output.lang = target.value;
   byId("swap").disabled = !state.models.some(each =>
     each.source === target.value && each.target === source.value);
   const {name, checkpoint, parameters, beam_size: beam} = model() ?? {};
-  byId("model").textContent = !name ? "" : `${name}, checkpoint ${checkpoint}`
-    + (parameters ? `, ${(parameters / 1e6).toFixed(1)} million parameters` : "")
-    + (beam ? `, beam ${beam}` : "");
+  byId("model").textContent = name ? `${name}, checkpoint ${checkpoint}, `
+    + `${(parameters / 1e6).toFixed(1)} million parameters, beam ${beam}` : "";
 }
 
-// Return the pair remembered, or remember one.
-function remember(pair) {
+// Keep something, if given, and return what is kept.
+function keep([storage, name], value) {
   try {
-    if (pair) localStorage.setItem(REMEMBERED, pair);
-    return localStorage.getItem(REMEMBERED);
+    if (value !== undefined) window[storage].setItem(name, value);
+    return window[storage].getItem(name) ?? "";
   } catch {
-    return null;  // this browser stores nothing
+    return "";  // this browser stores nothing, or has no room
   }
 }
 
 function changeLanguages(from, to) {
   setLanguages(from, to);
-  remember(`${source.value}/${target.value}`);
-  Object.assign(state, {sentences: [], trail: []});
+  keep(LANGUAGES, `${source.value}/${target.value}`);
+  history.replaceState(null, "", location.href.split("#")[0]);  // it has other languages
+  Object.assign(state, nothing());
   translate();
 }
 
@@ -316,26 +325,26 @@ function swap() {
   changeLanguages(target.value, source.value);
 }
 
-// Languages and text after the #, else the languages remembered.
-function readAddress() {
+// Take languages and text after the #, else those kept; a text stays unless one is opened.
+function readAddress(opened) {
   const [from, to, ...rest] = location.hash.slice(1).split("/");
-  if (rest.length) {
+  if (rest.length && (opened || !text.value)) {
     try {
       text.value = decodeURIComponent(rest.join("/"));
     } catch { /* No text that was written by this page. */ }
   }
-  setLanguages(...(to ? [from, to] : (remember() ?? "/").split("/")));
+  setLanguages(...(to ? [from, to] : keep(LANGUAGES).split("/")));
   if (text.value) translate();
 }
 
 async function start() {
   try {
     const {models, limits, key_required: needsKey} = await ask("v1/models");
-    Object.assign(state, {models, limits, needsKey: Boolean(needsKey)});
+    Object.assign(state, {models, limits});
     byId("key-field").hidden = !needsKey;
     settle();
-    readAddress();
     count();
+    readAddress();
   } catch (error) {
     fail(error, start);
   }
@@ -351,10 +360,7 @@ function listen() {
   byId("languages").onsubmit = event => event.preventDefault();
   source.onchange = target.onchange = () => changeLanguages(source.value, target.value);
   byId("swap").onclick = swap;
-  byId("key").onchange = event => {
-    setKey(event.target.value.trim());
-    translate();
-  };
+  byId("key").onchange = () => translate();
   byId("clear").onclick = () => {
     text.select();
     document.execCommand("delete");
@@ -363,23 +369,29 @@ function listen() {
   byId("copy").onclick = event => copy(composed(), event.currentTarget);
   byId("link").onclick = event => copy(location.href.split("#")[0]
     + `#${source.value}/${target.value}/${encodeURIComponent(text.value)}`, event.currentTarget);
-  byId("open-help").onclick = () => byId("help").showModal();
+  const help = byId("help"), showHelp = byId("open-help").onclick = () => {
+    const before = document.activeElement;
+    help.showModal();
+    help.onclose = () => { if (!before.isConnected) focusWord(); };  // it is drawn again
+  };
   addEventListener("hashchange", readAddress);
   addEventListener("keydown", event => {
     const {key, code, ctrlKey, metaKey, altKey, shiftKey} = event, main = ctrlKey || metaKey;
+    // What is written on the key, or, where that is not Latin, its place.
+    const letter = /^[a-z]$/i.test(key) ? key.toUpperCase() : code.at(-1);
     const here = document.activeElement, typing = here.matches("textarea, input, select");
     let action;
-    if (byId("help").open || event.defaultPrevented) return;
+    if (help.open || event.defaultPrevented) return;
     if (main && key === "Enter") action = translate;
-    else if (main && shiftKey && code === "KeyS") action = swap;
-    else if (main && !shiftKey && code === "KeyZ" && !typing) {  // else browsers do
-      action = () => state.trail[0] ? undo(state.trail.length - 1) : say("Nothing to undo.");
+    else if (main && shiftKey && letter === "S") action = swap;
+    else if (main && !typing && (letter === "Z" || letter === "Y")) {  // else browsers do
+      action = shiftKey || letter === "Y" ? redo : () => undo(state.trail.length - 1);
     } else if (altKey && !main && /^Digit[1-9]$/.test(code)) action = () => pick(code.at(-1) - 1);
-    else if (key === "?" && !typing) action = () => byId("help").showModal();
+    else if (key === "?" && !typing) action = showHelp;
     else if (key === "Escape" && !typing) action = () => text.focus();
     else if (key === "Escape" && here === text && !event.isComposing) {
       document.dispatchEvent(new Event("selectionchange"));  // its word may be new
-      action = () => document.querySelector("#output [tabindex='0']")?.focus();
+      action = focusWord;
     }
     if (!action) return;
     event.preventDefault();
@@ -389,4 +401,5 @@ function listen() {
 
 initOutput();
 listen();
+if (performance.getEntriesByType("navigation")[0].type !== "navigate") text.value = keep(TEXT);
 start();
