@@ -159,7 +159,7 @@ class Service:
         if key.kind is None:
             results = await _run_in(self._worker, call_all, engine, jobs)
         else:
-            work = [job.work for job in jobs]
+            work: list[Any] = [job.work for job in jobs]
             results = await _run_in(self._worker, engine.search, key.kind, work)
             tokens = sum(each.width for each in work)
             self.metrics.padded(str(key), tokens, engine.source_positions - positions)
