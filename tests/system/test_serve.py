@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import http.server
 import json
 import shutil
@@ -154,6 +156,44 @@ def test_nothing_is_compiled_once_it_is_warm(server):
     assert server.metric('jaxformer_compilations_total{when="ready"}') == 0
 
 
+def resident(server: Server) -> int:
+    """Return the memory of a server in kilobytes."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_requests_leave_no_memory_behind(server):
+    server.wait_for(server.is_warm, 300)
+    words = [text.split()[0] for text in SENTENCES]
+
+    def ask(count: int) -> None:
+        with contextlib.closing(http.client.HTTPConnection(*server.address)) as client:
+            for number in range(count):
+                body = json.dumps({"text": words[number % len(words)]})
+                headers = {"Content-Type": "application/json"}
+                client.request("POST", "/v1/translate", body, headers)
+                answer = client.getresponse()
+                assert (answer.status, bool(answer.read())) == (200, True)
+
+    sizes = []
+    for count in (1_000, 9_000):
+        with ThreadPoolExecutor(20) as pool:
+            for each in [pool.submit(ask, count // 20) for _ in range(20)]:
+                each.result()
+        sizes.append(resident(server))
+    assert sizes[1] < 1.1 * sizes[0]
+    # Neither does a long body while it arrives.
+    with socket.create_connection(server.address) as client:
+        length = 2**28
+        head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}"
+        client.sendall(f"{head}\r\n\r\n".encode())
+        for _ in range(length // 2**20 - 1):
+            client.sendall(bytes(2**20))
+        assert resident(server) < 1.1 * sizes[0]
+
+
 def test_a_client_that_hangs_up_frees_its_place(server):
     body = json.dumps({"text": lines(80)}).encode()
     before = server.metric("jaxformer_cancelled_total")
@@ -282,42 +322,3 @@ def test_mistakes_of_the_command_line_have_one_line_each(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     outcome = runs.call("serve", given)
     assert (outcome.code, "jaxformer[serve]" in outcome.error) == (1, True)
-
-
-def resident(server: Server) -> int:
-    """Return the memory of a server in kilobytes."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_requests_leave_no_memory_behind(tmp_path):
-    made = Server(tmp_path, f"--workdir={runs.random_run()}", "--rows=4", "--log=off")
-    try:
-        made.wait_for(made.is_warm, 300)
-        words = [text.split()[0] for text in SENTENCES]
-
-        def ask(count: int) -> None:
-            with httpx.Client(base_url=made.url, timeout=60) as client:
-                for number in range(count):
-                    body = {"text": words[number % len(words)]}
-                    assert client.post("/v1/translate", json=body).status_code == 200
-
-        sizes = []
-        for count in (1_000, 9_000):
-            with ThreadPoolExecutor(20) as pool:
-                for each in [pool.submit(ask, count // 20) for _ in range(20)]:
-                    each.result()
-            sizes.append(resident(made))
-        assert sizes[1] < 1.1 * sizes[0]
-        # Neither does a long body while it arrives.
-        with socket.create_connection(made.address) as client:
-            length = 2**28
-            head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}"
-            client.sendall(f"{head}\r\n\r\n".encode())
-            for _ in range(length // 2**20 - 1):
-                client.sendall(bytes(2**20))
-            assert resident(made) < 1.1 * sizes[0]
-    finally:
-        made.end()
