@@ -12,12 +12,11 @@ from typing import Any, Literal, TypeVar
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.files import describe
 from jaxformer.serving.batcher import Batcher, Job
 from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
-from jaxformer.serving.errors import ServingError
+from jaxformer.serving.errors import ServingError, unreadable
 from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
 from jaxformer.serving.metrics import Metrics
@@ -375,8 +374,8 @@ class Service:
                     pair: await asyncio.to_thread(engine.reloaded)
                     for pair, engine in self.engines.items()
                 }
-            except OSError as error:
-                raise InputError(f"{error.filename}: {describe(error)}") from None
+            except Exception as error:
+                raise unreadable(error) from None
             self.engines = fresh
             self._state_models()
 

@@ -231,6 +231,7 @@ def test_a_reload_changes_batches_to_come_and_drops_none():
     [
         (InputError("another vocabulary"), "another vocabulary"),
         (PermissionError(13, "Permission denied", "run/x"), "run/x: Permission denied"),
+        (KeyError("params" * 4000), r"^.{,250}; reload again once the run is written$"),
     ],
 )
 def test_a_reload_that_fails_changes_nothing(monkeypatch, fault, message):
