@@ -93,6 +93,18 @@ def test_focus_is_not_lost_with_a_word_that_is_drawn_again(page):
     page.wait(lambda: page.focused == "Öffnen")
 
 
+def test_focus_is_not_lost_with_a_word_that_goes(page):
+    """The next translation has fewer words."""
+    page.translate(FILE)
+    page.script("arguments[0].focus()", page.words()[-1])
+    page.script(
+        "const area = document.getElementById('text'); area.value = 'Close it.';"
+        "area.dispatchEvent(new Event('input'))"
+    )
+    page.wait(lambda: page.output == "Schließen es.")
+    assert page.focused == "Schließen"
+
+
 def test_the_chosen_word_of_a_list_is_in_sight(page):
     """Where the list is taller than the window, as when the page is magnified."""
     resize(page.driver.execute_cdp_cmd, 320, 256)

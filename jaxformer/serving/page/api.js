@@ -13,16 +13,18 @@ const BROKEN = {message: "The answer broke off before its end."};
 const WAITS = "Your text stays, and is translated as soon as it is ready.";
 const SILENCE = 3000;
 const box = byId("problem");
-let retry;
-let question = null, silent = null;  // whether the server is alive; the notice that it is not
+let retry, question, silent;  // whether the server is alive; the notice that it is not
 
-// Ask for a sign of life; if the last question is still open, say that nothing comes.
+function tellSilence() {
+  if (!silent?.isConnected) silent = notify(`The server does not answer. ${WAITS}`);
+}
+
+// Ask for a sign of life, and say when none comes.
 function listen() {
-  if (question) {
-    if (!silent?.isConnected) silent = notify(`The server does not answer. ${WAITS}`);
-    return;
-  }
+  if (question) return;
+  const late = setTimeout(tellSilence, SILENCE);
   question = fetch("ready", {cache: "no-store"}).catch(() => {}).then(() => {
+    clearTimeout(late);
     if (silent?.isConnected) settle();
     question = silent = null;
   });
@@ -31,7 +33,7 @@ function listen() {
 // Wait for what the server sends, and see meanwhile that it is alive. Throw what an error of
 // the network means.
 async function hear(answer, lost) {
-  if (silent) listen();
+  if (silent) tellSilence();
   const timer = setInterval(listen, SILENCE);
   try {
     return await answer;
@@ -156,7 +158,7 @@ function follow(message, again) {
   retry = setTimeout(poll, 1000);
 }
 
-// The same request as code: curl, Python without packages, JavaScript.
+// The same request as code, in Python without packages.
 export function examples(url, body, needsKey) {
   const json = JSON.stringify(body, null, 2);
   const auth = needsKey ? "Bearer YOUR_KEY" : "";

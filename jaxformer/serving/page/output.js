@@ -185,10 +185,10 @@ export function drawOutput(one) {
     });
     output.append(state.gaps[state.sentences.length]);
   }
-  const again = focused && find(focused);
-  enterAt(again || find({sentence: state.current, word: 0})
-    || output.querySelector("[role=button]"));
-  if (again !== document.activeElement) again?.focus?.();
+  const entry = focused && find(focused) || find({sentence: state.current, word: 0})
+    || output.querySelector("[role=button]");
+  enterAt(entry);
+  if (focused) (entry ?? text).focus();
   if (one === undefined) markSource();
 }
 
