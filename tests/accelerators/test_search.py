@@ -80,8 +80,15 @@ def topology(request, monkeypatch):
         yield request.param
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("kind", [*CONFIGS])
+@pytest.mark.parametrize(
+    ("kind", "beam_size"),
+    [
+        pytest.param("translation", 1, marks=pytest.mark.slow),
+        ("translation", 4),
+        ("continuation", 1),
+        pytest.param("continuation", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_a_search_stays_on_its_device(topology, kind, beam_size):
     """Every step of the search runs in a loop of the one program: nothing goes to the
     host, nothing to other devices. The beam is never copied with its keys and values:

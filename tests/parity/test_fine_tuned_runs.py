@@ -99,7 +99,8 @@ def draw_pair(translator):
     return [pad(rows, 3, max(map(len, rows)), pad_id) for rows in sides]
 
 
-@pytest.mark.parametrize("name", runs.slow_but(["nllb"], KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
 def test_a_run_that_is_trained_in_part(corpus, tmp_path, name):
     """The loss falls, frozen parameters stay bit for bit, and the logits of the folder
     for transformers are those of the run. Another vocabulary is refused.
