@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.vocabulary import Vocabulary
@@ -26,6 +25,11 @@ if TYPE_CHECKING:
 
 Search: TypeAlias = Callable[[Models, BatchInput, SearchRules], SearchResult]
 """Searches a batch, as :func:`~jaxformer.translation.compiled.search` does."""
+
+# A scalar of jax.numpy runs a program of its own, about 30 µs on a CPU.
+_float32: Any = np.float32
+_int32: Any = np.int32
+_uint32: Any = np.uint32
 
 
 class Sentence(NamedTuple):
@@ -186,11 +190,11 @@ def search_batch(
     rows, width = shape.rows, shape.width
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
-    batch = BatchInput(source, places, jnp.uint32(decoding.seed))
+    batch = BatchInput(source, places, _uint32(decoding.seed))
     limits = _limit_tokens(models, sentences, decoding, rows)
     constraints = _constrain(sentences, decoding, limits, banned, shape)
     if given:
-        constraints = constraints._replace(given=jnp.int32(given))
+        constraints = constraints._replace(given=_int32(given))
     if shortlist is not None:
         # What sampling draws depends on the position of each token in the vocabulary,
         # which must not depend on the other sentences.
@@ -276,10 +280,10 @@ def make_rules(
     """
     return SearchRules(
         max_lengths=limits,
-        alpha=jnp.float32(decoding.alpha),
+        alpha=_float32(decoding.alpha),
         constraints=constraints,
-        beta=jnp.float32(decoding.coverage_penalty),
-        diversity=jnp.float32(decoding.diversity_strength),
+        beta=_float32(decoding.coverage_penalty),
+        diversity=_float32(decoding.diversity_strength),
         sampling=make_sampling(decoding),
         length=length,
         beam_size=n_best if decoding.sample else decoding.beam_size,
@@ -335,8 +339,8 @@ def forbid_repeats(decoding: DecodingConfig, constraints: Constraints) -> Constr
     """Add the constraints of settings about tokens that occurred before."""
     ngram, penalty = decoding.no_repeat_ngram, decoding.repetition_penalty
     return constraints._replace(
-        no_repeat_ngram=jnp.int32(ngram) if ngram else None,
-        repetition_penalty=jnp.float32(penalty) if penalty != 1 else None,
+        no_repeat_ngram=_int32(ngram) if ngram else None,
+        repetition_penalty=_float32(penalty) if penalty != 1 else None,
     )
 
 
@@ -355,11 +359,11 @@ def make_sampling(decoding: DecodingConfig) -> Sampling | None:
     if not decoding.sample:
         return None
     return Sampling(
-        temperature=jnp.float32(decoding.temperature),
-        top_k=jnp.int32(decoding.top_k) if decoding.top_k else None,
-        top_p=jnp.float32(decoding.top_p) if decoding.top_p < 1 else None,
-        min_p=jnp.float32(decoding.min_p) if decoding.min_p else None,
-        epsilon=jnp.float32(decoding.epsilon) if decoding.epsilon else None,
+        temperature=_float32(decoding.temperature),
+        top_k=_int32(decoding.top_k) if decoding.top_k else None,
+        top_p=_float32(decoding.top_p) if decoding.top_p < 1 else None,
+        min_p=_float32(decoding.min_p) if decoding.min_p else None,
+        epsilon=_float32(decoding.epsilon) if decoding.epsilon else None,
     )
 
 
