@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -187,9 +188,11 @@ class Server(uvicorn.Server):
         """Announce that the service is ready; end when its time has come."""
         service = self._service
         if self._announce is not None and service.is_ready.is_set():
+            _freeze_objects()
             self._announce()
             self._announce = None
         if not self._is_warm and service.done == service.programs:
+            _freeze_objects()
             self._tell(f"all {service.done} programs are compiled")
             self._is_warm = True
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
@@ -225,6 +228,14 @@ class Server(uvicorn.Server):
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the terminal may be closed
             self._say(line)
+
+
+def _freeze_objects() -> None:
+    """Leave what compiling has made out of later garbage collections, of which each
+    would keep all requests waiting for a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def notify(state: str) -> None:
