@@ -25,10 +25,10 @@ system. The start-up is from the start of the process to the first sentence, wit
 reading the model and compiling (``JAX_COMPILATION_CACHE_DIR`` keeps compiled programs
 for the next start). Memory is the peak. CTranslate2 chooses its backend;
 ``CT2_USE_MKL`` and ``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, which
-JAX takes by itself:
+JAX takes by itself, and by the variable leaves memory for the others:
 
-    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024 \
-        --beam=1,4 --sentences=2048 \
+    XLA_PYTHON_CLIENT_PREALLOCATE=false python scripts/benchmark/decode.py \
+        --model=base --device=cuda --batch=64,256,1024 --beam=1,4 --sentences=2048 \
         --systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16
 """
 
