@@ -1,6 +1,7 @@
 """The server around the application: sockets, and clients that speak no HTTP."""
 
 import contextlib
+import gc
 import json
 import socket
 import threading
@@ -55,6 +56,12 @@ def test_the_operator_is_told_once_that_all_programs_are_compiled():
             time.sleep(0.02)
         time.sleep(0.3)
     assert said == [f"all {FakeEngine.programs} programs are compiled"]
+
+
+def test_what_compiling_makes_is_left_out_of_collections():
+    gc.unfreeze()
+    with running():
+        assert gc.get_freeze_count() > 0
 
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
