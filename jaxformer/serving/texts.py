@@ -57,10 +57,10 @@ class Query:
 
     @property
     def lines(self) -> int:
-        """Number of lines that have text, each of which is a sentence or more."""
+        """Number of lines with a letter or digit, each of a sentence or more."""
         if self.format == "html" or not self.split_newlines:
             return 1
-        return sum(not line.isspace() for line in self.text.splitlines())
+        return sum(any(map(str.isalnum, line)) for line in self.text.splitlines())
 
 
 class SentenceResult(NamedTuple):

@@ -97,6 +97,20 @@ async def test_a_client_that_fills_the_queue_keeps_no_other_from_it():
 
 
 @on_fake_clock
+async def test_a_client_has_half_of_a_batch_while_others_wait():
+    """Though each of its requests is short, and one of them leads."""
+    search = Search()
+    async with serving(search) as batcher:
+        many = [
+            await begin(batcher, [f"greedy {number}"], client="greedy")
+            for number in range(41)  # one is searched
+        ]
+        await asyncio.gather(*many, ask(batcher, document(20), client="other"))
+    shares = [sum("sentence" in text for text in own) for own in search.batches]
+    assert shares[:4] == [0, 8, 8, 4]
+
+
+@on_fake_clock
 async def test_a_full_queue_has_room_for_the_shares_of_others():
     """Of two clients half; no client has more than all. Also for those prepared."""
     async with serving(Search(), capacity=12) as batcher:
@@ -104,6 +118,8 @@ async def test_a_full_queue_has_room_for_the_shares_of_others():
             assert (await refusal(ask(batcher, ["one"], client="first"))).limit == 12
             with batcher.reserved(6, "second"):
                 refused = await refusal(ask(batcher, ["one"], client="second"))
+                assert refused.code == "queue"
+                refused = await refusal(ask(batcher, document(5), client="third"))
                 assert refused.code == "queue"
                 assert (await ask(batcher, document(4), client="third"))[1] == 1
         await asyncio.gather(
