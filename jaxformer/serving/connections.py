@@ -38,10 +38,11 @@ class Limited(H11Protocol):
         # Writing pauses as soon as the client does not read.
         self.transport.set_write_buffer_limits(0)
         self._since = self.loop.time()
-        surplus = len(self.connections) - self.limits.connections
-        if surplus > 0:
+        own = [each for each in self.connections if isinstance(each, Limited)]
+        refused = sum(each._is_refused for each in own)
+        if len(own) - refused > self.limits.connections:
             self._is_refused = not self._drop_slow()
-        if self._is_refused and surplus > _MOST_REFUSED:
+        if self._is_refused and refused >= _MOST_REFUSED:
             self.transport.abort()
         else:
             self._wait(1.0 if self._is_refused else self.limits.body_timeout)
@@ -54,17 +55,20 @@ class Limited(H11Protocol):
             if isinstance(each, Limited) and each is not self and each._is_slow
         ]
         if slow:
-            min(slow, key=lambda each: each._since).transport.abort()
+            slowest = min(slow, key=lambda each: each._since)
+            slowest._stop_unread()
+            slowest.transport.abort()
         return bool(slow)
 
     @property
     def _is_slow(self) -> bool:
         """Whether the server waits for the client: for a request, or its reading."""
+        if self._unread is not None:  # also of the last answer of a connection
+            return True
         if self._is_refused or self.transport.is_closing():
             return False
         cycle = self.cycle
-        is_whole = cycle and not (cycle.more_body or cycle.response_complete)
-        return self._unread is not None or not is_whole
+        return not cycle or cycle.more_body or cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""

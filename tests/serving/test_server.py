@@ -174,6 +174,9 @@ def test_connections_beyond_the_limit_are_refused():
         assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
 
 
+LONG = 2**24  # bytes, more than sockets hold
+
+
 def half_a_head(client):
     client.sendall(HEALTH[:9])
 
@@ -196,16 +199,34 @@ def answers_nobody_reads(client):
     client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
 
 
+def the_last_answer_nobody_reads(client):
+    form = b"source=de&target=de&q=" + b"x" * LONG
+    client.sendall(
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(form), form)
+    )
+    assert client.recv(9) == b"HTTP/1.1 "
+
+
 @pytest.mark.parametrize(
     "begin",
-    [silence, half_a_head, half_a_body, silence_after_an_answer, answers_nobody_reads],
+    [
+        silence,
+        half_a_head,
+        half_a_body,
+        silence_after_an_answer,
+        answers_nobody_reads,
+        the_last_answer_nobody_reads,
+    ],
 )
 def test_a_client_that_is_waited_for_keeps_no_other_out(begin):
     """Sooner than it would lose its connection anyway; those who wait are answered."""
     ready = threading.Event()
     with contextlib.ExitStack() as stack:
         engine = FakeEngine(before=lambda *_: ready.wait(20))
-        address = stack.enter_context(running(engine, connections=3))
+        limits = {"connections": 3, "max_characters": 0, "max_body": 2 * LONG}
+        address = stack.enter_context(running(engine, **limits))
         stack.callback(ready.set)
         busy, *clients = (
             stack.enter_context(socket.create_connection(address)) for _ in range(3)
@@ -244,6 +265,23 @@ def test_few_of_the_connections_beyond_the_limit_are_told_so(monkeypatch):
         assert read(told.recv(65536)) == (503, "connections")
 
 
+def test_connections_that_are_refused_take_no_places():
+    """They stay for a second, in which those with a place may leave."""
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(
+            running(FakeEngine(before=slowly(0.3)), connections=1)
+        )
+        busy = stack.enter_context(socket.create_connection(address))
+        busy.sendall(TRANSLATE)
+        time.sleep(0.1)
+        stack.enter_context(socket.create_connection(address))
+        busy.settimeout(10)
+        assert busy.recv(9) == b"HTTP/1.1 "
+        busy.close()
+        time.sleep(0.1)
+        assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
+
+
 def test_silent_connections_give_way_the_oldest_first():
     """Those that speak keep their place."""
     with contextlib.ExitStack() as stack:
@@ -264,6 +302,23 @@ def test_silent_connections_give_way_the_oldest_first():
         for client in (half, busy):
             client.settimeout(5)
             assert client.recv(9) == b"HTTP/1.1 "
+
+
+def test_a_client_that_was_answered_gives_way_after_a_silent_one():
+    """Though it came first: it may ask again."""
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(running(connections=2))
+        answered, silent = (
+            stack.enter_context(socket.create_connection(address)) for _ in range(2)
+        )
+        for client in (answered, silent):
+            client.settimeout(4)
+        time.sleep(0.1)
+        silence_after_an_answer(answered)
+        assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+        silence_after_an_answer(answered)
 
 
 def test_a_port_is_bound_once():
