@@ -251,7 +251,9 @@ class Service:
         with self.batcher.reserved(lines, call.client):
             call.spend(lines)
             texts = await self._compute(queries, self._prepare, queries, engines)
-        call.owe(sum(text.searches for text in texts) - lines)
+        count = sum(text.searches for text in texts)
+        with self.batcher.reserved(count, call.client):  # what is refused costs no more
+            call.owe(count - lines)
         if begin is not None:
             begin(texts)
         run = RequestJobs(texts, sentence)
@@ -340,7 +342,8 @@ class Service:
             ServingError: as of :meth:`translate`, or what the engine refuses.
         """
         self._check_ready()
-        current().spend(cost)
+        with self.batcher.reserved(len(calls), current().client):
+            current().spend(cost)
         key, limit = Key(engine.languages, None), self.config.timeout
         jobs = [Job(key, 0, Waiting(call)) for call in calls]
         return await self.batcher.run(jobs, timeout=limit, client=current().client)

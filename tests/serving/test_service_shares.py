@@ -16,6 +16,23 @@ from jaxformer.serving.service import Service
 from jaxformer.serving.texts import Query
 
 
+def begin(service, text, **call):
+    """Translate a text, or score a pair if it is empty, for a client."""
+    CALL.set(Call(**call))
+    (engine,) = service.engines.values()
+    asked = service.translate([Query(text)]) if text else None
+    return asyncio.create_task(asked or service.score(engine, [Pair("a", "b")]))
+
+
+async def begin_many(service, count, **call):
+    """Begin a search, and have more wait."""
+    (engine,) = service.engines.values()
+    tasks = [begin(service, "one", **call)]
+    while not engine.batches:
+        await asyncio.sleep(0.001)
+    return tasks + [begin(service, "two", **call) for _ in range(count)]
+
+
 def test_each_client_has_a_share_of_the_queue():
     """Of texts, which are encoded only if there is room, and of other work."""
     ready, encoded = threading.Event(), []
@@ -28,22 +45,12 @@ def test_each_client_has_a_share_of_the_queue():
     engine = Encoding(before=lambda *_: ready.wait(20))
     service = Service([engine], ServingConfig(queue=4))
 
-    def begin(client, text):
-        CALL.set(Call(address=client))
-        pairs = [Pair("a", "b")]
-        return asyncio.create_task(
-            service.translate([Query(text)]) if text else service.score(engine, pairs)
-        )
-
     async def work():
-        tasks = [begin("greedy", "one")]
-        while not engine.batches:
-            await asyncio.sleep(0.001)
-        tasks += [begin("greedy", "two") for _ in range(4)]
+        tasks = await begin_many(service, 4, address="greedy")
         for text in ("more", ""):
             with pytest.raises(ServingError, match="4 sentences wait"):
-                await begin("greedy", text)
-        tasks += [begin("other", text) for text in ("three", "")]
+                await begin(service, text, address="greedy")
+        tasks += [begin(service, text, address="other") for text in ("three", "")]
         await asyncio.sleep(0)
         ready.set()
         await asyncio.gather(*tasks)
@@ -59,5 +66,28 @@ def test_lines_without_words_cost_nothing():
         CALL.set(Call(rates=Rates(3)))
         for text in ("one", "two\n\n* * *\n \nthree\n"):
             await service.translate([Query(text)])
+
+    run_ready(service, work)
+
+
+def test_what_the_queue_has_no_room_for_costs_no_more_than_its_lines():
+    ready = threading.Event()
+    engine = FakeEngine(before=lambda *_: ready.wait(20))
+    service = Service([engine], ServingConfig(queue=4))
+
+    async def work():
+        rates = Rates(7)
+        tasks = await begin_many(service, 3, rates=rates)
+        with pytest.raises(ServingError, match="3 sentences wait"):
+            await begin(service, "One. Two. Three.", rates=rates)
+        tasks.append(begin(service, "x", rates=rates))
+        await asyncio.sleep(0)
+        with pytest.raises(ServingError, match="4 sentences wait"):
+            await begin(service, "", rates=rates)
+        ready.set()
+        await asyncio.gather(*tasks)
+        await begin(service, "y", rates=rates)
+        with pytest.raises(ServingError, match="7 sentences a minute"):
+            await begin(service, "z", rates=rates)
 
     run_ready(service, work)
