@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import http.client
 import json
 import socket
 import threading
@@ -191,7 +192,9 @@ def silence(client):
 
 def silence_after_an_answer(client):
     client.sendall(HEALTH)
-    assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    assert (answer.status, answer.read()) == (200, b'{"status":"ok"}')
 
 
 def answers_nobody_reads(client):
@@ -274,12 +277,14 @@ def test_connections_that_are_refused_take_no_places():
         busy = stack.enter_context(socket.create_connection(address))
         busy.sendall(TRANSLATE)
         time.sleep(0.1)
-        stack.enter_context(socket.create_connection(address))
+        refused = stack.enter_context(socket.create_connection(address))
         busy.settimeout(10)
         assert busy.recv(9) == b"HTTP/1.1 "
         busy.close()
         time.sleep(0.1)
         assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
+        refused.settimeout(4)
+        assert refused.recv(1) == b""
 
 
 def test_silent_connections_give_way_the_oldest_first():
