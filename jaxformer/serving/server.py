@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import socket
@@ -26,6 +25,7 @@ from jaxformer.serving.connections import Limited
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
+from jaxformer.serving.memory import settle
 from jaxformer.serving.service import Service
 from jaxformer.serving.terms import load_glossaries
 
@@ -188,11 +188,11 @@ class Server(uvicorn.Server):
         """Announce that the service is ready; end when its time has come."""
         service = self._service
         if self._announce is not None and service.is_ready.is_set():
-            _freeze_objects()
+            settle()
             self._announce()
             self._announce = None
         if not self._is_warm and service.done == service.programs:
-            _freeze_objects()
+            settle()
             self._tell(f"all {service.done} programs are compiled")
             self._is_warm = True
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
@@ -228,14 +228,6 @@ class Server(uvicorn.Server):
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the terminal may be closed
             self._say(line)
-
-
-def _freeze_objects() -> None:
-    """Leave what compiling has made out of later garbage collections, of which each
-    would keep all requests waiting for a second.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def notify(state: str) -> None:

@@ -19,6 +19,7 @@ from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError, unreadable
 from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
+from jaxformer.serving.memory import give_back
 from jaxformer.serving.metrics import Metrics
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
@@ -381,6 +382,7 @@ class Service:
                 raise unreadable(error) from None
             self.engines = fresh
             self._state_models()
+            await asyncio.to_thread(give_back)
 
 
 async def _run_in(
