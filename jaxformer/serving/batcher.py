@@ -261,9 +261,7 @@ class Batcher:
             raise ServingError(413, code, message, limit=most, given=count)
 
     def _admit(self, count: int, client: Hashable) -> None:
-        """Check that the queue has room for this many jobs, or that the client, of all
-        that wait, has less than its share.
-        """
+        """Check that the queue, or the client's share of it, has room for jobs."""
         if self._draining:
             raise draining()
         self.check(count)

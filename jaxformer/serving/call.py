@@ -111,8 +111,8 @@ class Call:
             self.rates.spend(self.key, self.address, sentences)
 
     def owe(self, sentences: int) -> None:
-        """Count more sentences of a request that may go on; the next one has to wait
-        until they are made up for.
+        """Count further sentences of a request without refusing it: the next one waits
+        for them.
         """
         if self.rates is not None:
             self.rates.spend(self.key, self.address, sentences, owed=True)

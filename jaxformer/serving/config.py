@@ -28,7 +28,10 @@ class ServingConfig:
         help="most sentences of a batch (default: 32 on a CPU, 64 on a GPU or TPU)",
     )
     queue: int = key(
-        1024, least=1, flag="N", help="most sentences that wait; further ones get 503"
+        1024,
+        least=1,
+        flag="N",
+        help="most sentences that wait; a client above its share then gets 503",
     )
     timeout: float = key(
         30.0,

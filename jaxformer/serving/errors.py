@@ -55,7 +55,7 @@ def draining() -> ServingError:
 
 
 def as_serving_error(error: Exception) -> ServingError:
-    """Return the error that an answer shows; another than its kind is a fault."""
+    """Return the error that an answer shows. Any other error is a fault."""
     if isinstance(error, ServingError):
         return error
     fault = ServingError(
@@ -68,7 +68,7 @@ def as_serving_error(error: Exception) -> ServingError:
 def unreadable(error: Exception) -> InputError:
     """Return the one line for a run that cannot be read again.
 
-    Others than InputErrors come of files that change while they are read.
+    Errors of other types come from files that change while they are read.
     """
     if isinstance(error, InputError):
         return error

@@ -143,7 +143,7 @@ class Metrics:
         self._batch_seconds.labels(kind).observe(batch.seconds)
 
     def padded(self, kind: str, tokens: int, positions: int) -> None:
-        """Count the padding of a batch, of whose source positions some are tokens."""
+        """Count the padding of a batch: its source positions that are no tokens."""
         self._padding.labels(kind).observe(1 - tokens / positions)
 
     def translated(self, source: str, target: str, **counts: int) -> None:

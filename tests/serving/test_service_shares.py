@@ -25,12 +25,13 @@ def begin(service, text, **call):
 
 
 async def begin_many(service, count, **call):
-    """Begin a search, and have more wait."""
+    """Begin a search, and have another and scores wait."""
     (engine,) = service.engines.values()
     tasks = [begin(service, "one", **call)]
     while not engine.batches:
         await asyncio.sleep(0.001)
-    return tasks + [begin(service, "two", **call) for _ in range(count)]
+    texts = ["two", *[""] * (count - 1)]
+    return tasks + [begin(service, text, **call) for text in texts]
 
 
 def test_each_client_has_a_share_of_the_queue():
