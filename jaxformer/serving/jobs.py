@@ -12,7 +12,7 @@ from jaxformer.serving.batcher import Job
 from jaxformer.serving.engine import EncodedSentence, TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import SearchKind
-from jaxformer.serving.texts import Cut, SentenceResult, Text
+from jaxformer.serving.texts import Cut, SentenceResult, Text, Translated
 
 
 class Key(NamedTuple):
@@ -113,6 +113,16 @@ class RequestJobs:
         place, number, index = self._owners[job]
         self._found[place][number][index] = result
         self._complete(place)
+
+    def ask_between(self) -> None:
+        """Ask for the lost sentences again, without their placeholders."""
+        for number, place in self.lost:
+            self.texts[number].ask_between(self.texts[number].cuts[place])
+
+    def finish(self) -> list[Translated]:
+        """Return the translations of the texts."""
+        pairs = zip(self.texts, self.results, strict=True)
+        return [text.finish(results) for text, results in pairs]
 
     def _complete(self, place: tuple[int, int]) -> None:
         found = self._found[place]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
@@ -88,6 +89,8 @@ class Service:
         self._compiler = ThreadPoolExecutor(1, "compiler")
         # Several would keep the event loop from the interpreter.
         self._encoder = ThreadPoolExecutor(1, "encoder")
+        # So the long texts of each client wait for each other, not those of others.
+        self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._reloading = asyncio.Lock()
         self.count_requests: Callable[[], float] = lambda: 0
         self.metrics = Metrics(
@@ -262,7 +265,7 @@ class Service:
         await self._run(run, end)
         queue_seconds = run.begun - arrived if run.jobs else 0.0
         if run.lost:
-            await _run_in(self._encoder, _ask_between, run)
+            await _run_in(self._encoder, run.ask_between)
             run.queue(run.lost)
             await self._run(run, end)
         if times is not None:
@@ -274,7 +277,7 @@ class Service:
             sentences=sum(len(text.cuts) for text in texts),
             characters=sum(len(query.text) for query in queries),
         )
-        done = await self._compute(queries, _finish, run)
+        done = await self._compute(queries, run.finish)
         for text, own in zip(texts, done, strict=True):
             self._count(text, own)
         return done
@@ -285,7 +288,8 @@ class Service:
         """Call a function of the texts of queries, in a thread if they are long."""
         if sum(len(query.text) for query in queries) <= _SHORT:
             return call(*arguments)
-        return await _run_in(self._encoder, call, *arguments)
+        async with self._turns.setdefault(current().client, asyncio.Lock()):
+            return await _run_in(self._encoder, call, *arguments)
 
     async def _run(self, run: RequestJobs, end: float) -> None:
         left, client = end - time.monotonic(), current().client
@@ -390,13 +394,3 @@ async def _run_in(
 ) -> Result:
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(threads, call, *arguments)
-
-
-def _finish(run: RequestJobs) -> list[Translated]:
-    pairs = zip(run.texts, run.results, strict=True)
-    return [text.finish(results) for text, results in pairs]
-
-
-def _ask_between(run: RequestJobs) -> None:
-    for number, place in run.lost:
-        run.texts[number].ask_between(run.texts[number].cuts[place])

@@ -13,7 +13,7 @@ from jaxformer.serving.call import CALL, Call
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
-from jaxformer.serving.texts import Query
+from jaxformer.serving.texts import Query, Text
 
 
 def begin(service, text, **call):
@@ -92,3 +92,25 @@ def test_what_the_queue_has_no_room_for_costs_no_more_than_its_lines():
             await begin(service, "z", rates=rates)
 
     run_ready(service, work)
+
+
+def test_long_texts_of_clients_are_prepared_in_turns(monkeypatch):
+    order, ready, encode = [], threading.Event(), Text.encode
+
+    def noted(text):
+        order.append(text.query.text[0])
+        assert ready.wait(20)
+        encode(text)
+
+    monkeypatch.setattr(Text, "encode", noted)
+    service = Service([FakeEngine()], ServingConfig())
+
+    async def work():
+        texts = [letter + " word" * 100 for letter in "gggo"]
+        tasks = [begin(service, text, address=text[0]) for text in texts]
+        await asyncio.sleep(0.01)
+        ready.set()
+        await asyncio.gather(*tasks)
+
+    run_ready(service, work)
+    assert order == [*"gogg"]
