@@ -121,6 +121,50 @@ def test_the_chosen_word_of_a_list_is_in_sight(page):
         assert -1 <= top < bottom <= height + 1  # scrolled by whole pixels
 
 
+def test_the_list_of_words_fits_a_small_window(page):
+    """It scrolls by itself, and other keys than its own are the browser's."""
+    resize(page.driver.execute_cdp_cmd, 320, 256)
+    page.translate(FILE)
+    page.script("arguments[0].focus()", page.words()[0])
+    page.press("ENTER")
+    page.wait_for_words()
+    for key in ("END", "HOME"):
+        page.press(key)
+        page.press("ARROW_UP", held=("ALT",))
+        inside, height, window = page.script(
+            "const list = document.getElementById('options').getBoundingClientRect();"
+            "const one = document.querySelector('.active').getBoundingClientRect();"
+            "return [one.top >= list.top - 1 && one.bottom <= list.bottom + 1,"
+            " list.height, innerHeight]"
+        )
+        assert inside
+        assert height < window
+    assert page.find(".active")[0].get_attribute("id") == "option-0"
+
+
+def test_the_source_of_a_focused_word_is_in_sight(page):
+    """Where both fit in the window."""
+    resize(page.driver.execute_cdp_cmd, 700, 600)  # one pane below the other
+    page.translate("\n".join([FILE] * 6))
+    move = (
+        "const {top} = arguments[0].getBoundingClientRect(); scrollBy(0, top - 20);"
+        "return document.querySelector('#text').getBoundingClientRect().bottom"
+    )
+    sights = (
+        "return [...document.querySelectorAll('.linked')].map(each => {"
+        " const {top, bottom} = each.getBoundingClientRect();"
+        " return top >= -1 && bottom <= innerHeight + 1; })"
+    )
+    page.press("HOME", held=("CONTROL",))
+    page.wait(lambda: page.linked() == (["Open"], ["Öffnen"]))
+    assert page.script(move, page.words()[0]) < 20
+    page.press("ESCAPE")
+    assert page.script(sights) == [True, True]
+    page.script(move, page.words()[0])
+    page.press("ARROW_RIGHT")
+    assert page.script(sights) == [True, True]
+
+
 def test_looks_follow_the_reader(page, browse):
     """Dark from the first paint on; no motion, high contrast and print as asked."""
     style = (

@@ -80,6 +80,35 @@ def test_a_candidate_taken_in_a_panel_leaves_the_focus_there(page):
         assert here.accessible_name == focused
 
 
+def test_keys_of_the_browser_do_nothing_in_panels(page):
+    """With Alt, Ctrl or Meta, as to go back: on a tab, a token and the matrix."""
+    page.script(  # the browser does not go back, but would
+        "window.left = []; addEventListener('keydown', event => {"
+        " if (event.key !== 'ArrowRight') return;"
+        " left.push(event.defaultPrevented); event.preventDefault(); })"
+    )
+    page.translate(FILE)
+    page.open_tab("Attention")
+    for selector in ("#tab-Attention", ".tokens button", "#map svg"):
+        if selector == "#map svg":
+            page.find("[aria-label=View] button")[1].click()
+        page.script("document.querySelector(arguments[0]).focus()", selector)
+        here = page.driver.switch_to.active_element
+        for held in ("ALT", "CONTROL", "META"):
+            page.press("ARROW_RIGHT", held=(held,))
+            assert page.driver.switch_to.active_element == here
+    assert page.script("return left") == [False] * 9
+
+
+def test_the_request_shown_says_that_choices_are_not_in_it(page):
+    """Which would give another text."""
+    page.translate(FILE)
+    page.open_tab("API")
+    assert "your choices" not in page.text("#API p")
+    page.press("2", held=("ALT",))
+    assert "This translation, without your choices, as" in page.text("#API p")
+
+
 def test_steps_show_what_else_was_probable(page):
     """At each place the eight best tokens with their probabilities."""
     page.translate(FILE)

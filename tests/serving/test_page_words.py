@@ -160,6 +160,24 @@ def test_choices_last_while_the_text_grows(page):
     assert page.output == "Öffnen das Datei in ein neues Fenster."
 
 
+def test_choices_go_with_their_sentence(page):
+    """Another text has none of them, nor is one undone or redone there."""
+    page.translate(FILE)
+    page.press("2", held=("ALT",))
+    page.press("3", held=("ALT",))
+    page.script("arguments[0].focus()", page.words()[0])
+    page.press("z", held=("CONTROL",))
+    assert page.texts("#trail button") == ["candidate 1 2 ↶"]
+    page.translate(ANIMAL)
+    assert page.texts("#trail button") == []
+    page.script("arguments[0].focus()", page.words()[0])
+    for key, said in (("z", "Nothing to undo."), ("y", "Nothing to redo.")):
+        page.press(key, held=("CONTROL",))
+        assert page.text("#status") == said
+    page.translate(FILE)
+    assert page.output == "Öffnen das Datei in ein neues Fenster."
+
+
 def test_the_list_of_words_closes(page):
     """By Escape, by Tab and by a click outside; the focus returns to the word."""
     page.translate(FILE)

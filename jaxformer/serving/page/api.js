@@ -1,16 +1,17 @@
 // Requests to the server. Addresses are relative: the page works under any path.
 
 // A refusal. The server's message, which is part of a line elsewhere, becomes a sentence.
-class Failure extends Error {
+export class Failure extends Error {
   constructor(status, {code, message, field}, retryAfter) {
     super(message.replace(/^./u, first => first.toUpperCase()).replace(/\w$/, "$&."));
-    Object.assign(this, {status, code, field, retryAfter});
+    const wait = /^(0|429|503)$/.test(status) && (retryAfter || 5);  // seconds to the next try
+    Object.assign(this, {status, code, field, wait});
   }
 }
 
 export const OFFLINE = {code: "offline", message: "The server cannot be reached."};
 const BROKEN = {message: "The answer broke off before its end."};
-const WAITS = "Your text stays, and is translated as soon as it is ready.";
+const WAITS = "Your text is translated as soon as it is ready.";
 const SILENCE = 3000;
 const box = byId("problem");
 let retry, question, silent;  // whether the server is alive; the notice that it is not
@@ -30,8 +31,7 @@ function listen() {
   });
 }
 
-// Wait for what the server sends, and see meanwhile that it is alive. Throw what an error of
-// the network means.
+// Wait for what the server sends, and see that it is alive. An error of the network is `lost`.
 async function hear(answer, lost) {
   if (silent) tellSilence();
   const timer = setInterval(listen, SILENCE);
@@ -113,77 +113,76 @@ function countDown(message, seconds, action) {
   };
   tell();
   retry = setInterval(tell, 1000);
+  return line;
 }
 
-// Show a refusal with its cure.
+// Show a refusal with its cure, and return its line.
 export function fail(error, again) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Failure)) throw error;
-  const {status, code, message, retryAfter} = error;
-  if (code === "offline") follow(message, again);
-  else if (code === "warming") {
-    follow("The server is warming up.", again);
-    box.className = "calm";
-  } else if (status === 0 || status === 429 || status === 503) {
-    countDown(message, retryAfter || 5, again);
-  } else {
-    if (status === 403) {
-      byId("key-field").hidden = false;
-      byId("key").focus();
-    }
-    notify(status === 403 && !byId("key").value ? "Write your key above." : message,
-      status >= 500 && "Try again", again);
+  const {status, code, message, wait} = error;
+  if (/offline|warming/.test(code)) return follow(code, again);
+  if (wait) return countDown(message, wait, again);
+  const key = byId("key");
+  if (status === 403) {
+    byId("key-field").hidden = false;
+    key.focus();
   }
+  return notify(status === 403 && !key.value ? "Write your key above." : message,
+    status >= 500 && "Try again", again);
 }
 
 // Follow a server that cannot be reached, or still compiles, until it is ready.
-function follow(message, again) {
-  const line = notify(`${message} ${WAITS}`);
-  let meter;
+function follow(code, again) {
+  const line = notify("");
+  const tell = status => {
+    if (box.className === status) return;
+    box.className = status;
+    line.textContent =
+      `${status === "warming" ? "The server is warming up." : OFFLINE.message} ${WAITS} `;
+  };
   const poll = async () => {
-    const answer = fetch("ready", {cache: "no-store"});
-    const {status, done, of} = await answer.then(
-      response => response.json().catch(() => ({})), () => ({status: "warming"}));
+    const {status, done, of} = await fetch("ready", {cache: "no-store"}).then(
+      response => response.json().catch(() => ({})), () => ({status: "offline"}));
     if (!line.isConnected) return;
+    if (!/offline|warming/.test(status)) {
+      settle();
+      return again();
+    }
+    tell(status);
     if (of) {
-      meter ??= add(line, "progress", undefined, {"aria-label": "Programs compiled"});
+      const meter = line.querySelector("progress")
+        ?? add(line, "progress", undefined, {"aria-label": "Programs compiled"});
       Object.assign(meter, {max: of, value: done});
     }
     retry = setTimeout(poll, 1000);
-    if (status !== "warming") {
-      settle();
-      again();
-    }
   };
+  tell(code);
   retry = setTimeout(poll, 1000);
+  return line;
 }
 
 // The same request as code, in Python without packages.
 export function examples(url, body, needsKey) {
-  const json = JSON.stringify(body, null, 2);
-  const auth = needsKey ? "Bearer YOUR_KEY" : "";
-  const python = Object.entries(body).map(([name, value]) =>
-    `    "${name}": ${JSON.stringify(value).replace(/^[tf]/, sign => sign.toUpperCase())},`);
+  const headers = {"Content-Type": "application/json"};
+  if (needsKey) headers.Authorization = "Bearer YOUR_KEY";
+  const lines = Object.entries(headers).map(([name, value]) => `  -H '${name}: ${value}' \\\n`);
+  const json = JSON.stringify(body, null, 2), literal = JSON.stringify(headers, null, 2);
   return {
-    curl: `curl ${url} \\
-  -H 'Content-Type: application/json' \\${auth && `
-  -H 'Authorization: ${auth}' \\`}
-  -d '${json.replaceAll("'", "'\\''")}'`,
+    curl: `curl ${url} \\\n${lines.join("")}  -d '${json.replaceAll("'", "'\\''")}'`,
     Python: `import json
 import urllib.request
 
-body = {
-${python.join("\n")}
-}
-headers = {"Content-Type": "application/json"${auth && `, "Authorization": "${auth}"`}}
+body = ${json.replace(/(?<=^  "\w+": )[tf]/gm, sign => sign.toUpperCase())}
+headers = ${literal}
 request = urllib.request.Request("${url}", json.dumps(body).encode(), headers)
 with urllib.request.urlopen(request) as response:
     answer = json.load(response)
 print(answer["translations"][0]["text"])`,
-    JavaScript: `const response = await fetch("${url}", {
-  method: "POST",
-  headers: {"Content-Type": "application/json"${auth && `, Authorization: "${auth}"`}},
-  body: JSON.stringify(${json.replaceAll("\n", "\n  ")}),
+    JavaScript: `const body = ${json};
+const headers = ${literal};
+const response = await fetch("${url}", {
+  method: "POST", headers, body: JSON.stringify(body),
 });
 const answer = await response.json();
 console.log(answer.translations[0].text);`,

@@ -155,16 +155,16 @@ function addTranslation(parent, sentence, index) {
   });
   if (hypothesis.finished) return;
   const [lost, title] = hypothesis.text || hypothesis.score !== null
-    ? ["unfinished", "It reached the greatest length before its end."]
-    : ["nothing possible", "Nothing meets what was asked for: undo a choice, or change the text."];
+    ? ["unfinished", "It reached the greatest length."]
+    : ["nothing possible", "Nothing meets what was asked: undo a choice, or change the text."];
   add(parent, "span", lost, {class: "lost", title});
 }
 
 function drawSentence(element) {
   const index = Number(element.dataset.sentence), sentence = state.sentences[index];
   const shown = best(sentence);
-  element.className = `sentence ${index === state.current ? "current" : ""}`;
-  element.classList.toggle("pending", !shown);
+  element.className = `sentence${index === state.current ? " current" : ""}`
+    + (shown ? "" : " pending");
   element.replaceChildren();
   if (shown) addTranslation(element, sentence, index);
   else element.textContent = sentence.before?.[0]?.text ?? sentence.source;
@@ -205,12 +205,20 @@ function link({sentence: index, word}, fromSource) {
   unlink();
   const sentence = state.sentences[index], hypothesis = sentence && best(sentence);
   if (!hypothesis || text.value !== state.text) return;
-  const [here, there] = fromSource ? [0, 1] : [1, 0];
+  const here = fromSource ? 0 : 1, there = 1 - here;
   const mark = (side, number) => find({sentence: index, word: number},
     [mirror, output][side])?.classList.add("linked");
   mark(here, word);
   for (const pair of linksOf(sentence, hypothesis)) {
     if (pair[here] === Number(word)) mark(there, pair[there]);
+  }
+}
+
+// Scroll to a focused word and its source if both fit; a click would miss its word.
+function reveal(word) {
+  const from = mirror.querySelector(".linked"), top = each => each.getBoundingClientRect().top;
+  if (from && word.matches(":focus-visible") && Math.abs(top(from) - top(word)) < innerHeight) {
+    for (const each of [from, word]) each.scrollIntoView({block: "nearest"});
   }
 }
 
@@ -251,7 +259,7 @@ async function openOthers(element) {
   const mine = open = {element, sentence, span, word, controller, active: -1};
   element.setAttribute("aria-expanded", "true");
   setCurrent(index);
-  note.textContent = "Reading the model\u2026";
+  note.textContent = "Reading the model…";
   list.replaceChildren();
   others.hidden = false;
   place(element);
@@ -332,11 +340,12 @@ export function initOutput() {
     enterAt(element);
     setCurrent(Number(element.dataset.sentence));
     link(element.dataset);
+    reveal(element);
   });
   output.addEventListener("focusout", unlink);
   output.onkeydown = event => {
-    const element = word(event), {key} = event;
-    if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
+    const element = word(event), key = plainKey(event);
+    if (!element) return;
     if (/^(Enter| |ArrowDown)$/.test(key)) {
       if (!open) openOthers(element);
     } else if (open && key === "Escape") closeOthers(true);
@@ -344,7 +353,7 @@ export function initOutput() {
     event.preventDefault();
   };
   list.onkeydown = event => {
-    const {key} = event;
+    const key = plainKey(event);
     const next = moved(key, open.active, list.children.length, "ArrowUp", "ArrowDown");
     if (next >= 0) activate(next);
     else if (key === "Enter" || key === " ") take(open.active);

@@ -1,15 +1,14 @@
 // The tabs under the translation: candidates, attention, steps and the API.
-import {ask, examples, OFFLINE} from "./api.js";
+import {ask, examples, Failure, OFFLINE} from "./api.js";
 import {addBar, best, differences, moved, percent} from "./output.js";
 import {copy, languages, pick, state} from "./serve.js";
 
 const TABS = ["Candidates", "Attention", "Steps", "API"];
 const SHOWN_BEST = 8;  // tokens at each place of the steps
 const view = {};  // what is chosen in the explorer of attention
-let shown = "Candidates", asked = "", maps, controller;
+let shown = "Candidates", asked = "", maps, controller, explorer, again;
 
 // Load what only the attention tab needs, once.
-let explorer;
 function loadExplorer() {
   const load = (name, attributes) => new Promise((onload, onerror) =>
     Object.assign(add(document.head, name, undefined, attributes), {onload, onerror}));
@@ -18,14 +17,16 @@ function loadExplorer() {
     load("script", {src: "static/threads.js"}),
   ]).catch(() => {
     explorer = undefined;
-    throw new Error(OFFLINE.message);
+    throw new Failure(0, OFFLINE);
   });
   return explorer;
 }
 
+const quiet = (root, text, name = "p") => add(root, name, text, {class: "quiet"});
+
 function say(root, text) {
   root.replaceChildren();
-  add(root, "p", text, {class: "quiet"});
+  quiet(root, text);
 }
 
 // Draw in a panel; if what had the focus goes with it, focus what is chosen there.
@@ -52,7 +53,7 @@ function showCandidates(root, sentence) {
     }
     const numbers = add(button, "small");
     if (hypothesis.log_probability !== null) {
-      numbers.title = "The score ranks them; the probability is the model\u2019s.";
+      numbers.title = "The score ranks them; the probability is the model’s.";
       numbers.append(`score ${hypothesis.score.toFixed(3).replace("-", "\u2212")}`);
       addBar(numbers, Math.exp(hypothesis.log_probability), most);
     }
@@ -76,13 +77,16 @@ function fetchMaps(sentence) {
 }
 
 async function showMaps(root, draw, sentence) {
-  if (!root.childElementCount) say(root, "Reading the model\u2026");
+  if (!root.childElementCount) say(root, "Reading the model…");
   const wanted = fetchMaps(sentence);
   try {
     const [answer] = await Promise.all([wanted, loadExplorer()]);
     if (wanted === maps) redraw(root, draw, answer, sentence);
   } catch (error) {
-    if (error.name !== "AbortError") say(root, error.message);
+    if (error.name === "AbortError") return;
+    say(root, error.message);
+    clearTimeout(again);
+    if (error.wait) again = setTimeout(() => root.hidden || show(), 1000 * error.wait);
   }
 }
 
@@ -100,14 +104,13 @@ function showExplorer(root, maps) {
 }
 
 function showSteps(root, maps, sentence) {
-  root.replaceChildren();
-  add(root, "p", "At each place of the translation: the most probable tokens, given those"
-    + " before it. Framed: the one that was taken.", {class: "quiet"});
+  say(root, "At each place: the most probable tokens after those before it; framed: the"
+    + " one that was taken.");
   const list = add(root, "ol");
   const {tokens = [], token_log_probabilities: logarithms = []} = best(sentence);
   maps.target_tokens.forEach((token, place) => {
     const row = add(list, "li"), likely = [...maps.candidates[place] ?? []];
-    add(row, "span", place + 1, {class: "quiet"});
+    quiet(row, place + 1, "span");
     add(row, "b", token);
     const tops = add(row, "span", undefined, {class: "tops"});
     if (tokens[place] === token && !likely.some(each => each.token === token)) {
@@ -132,19 +135,18 @@ function addCode(root, title, text, attributes = {}) {
 }
 
 function showApi(root, {request, answer}) {
-  root.replaceChildren();
   const url = new URL("v1/translate", document.baseURI).href;
-  add(root, "p", "This translation as a request to the server\u2019s own API.", {class: "quiet"});
+  const chosen = state.trail[0] ? ", without your choices," : "";
+  say(root, `This translation${chosen} as a request to the server’s own API.`);
   const codes = examples(url, request, !byId("key-field").hidden);
   for (const [title, text] of Object.entries(codes)) addCode(root, title, text);
   // Lists of numbers or text on a line each.
   const lines = JSON.stringify(answer, null, 2).replace(/\[[^[\]{}]*\]/g,
     list => list.replace(/\n\s*/g, " "));
   if (answer) addCode(root, "Answer", lines, {id: "answer"});
-  const more = add(root, "p", undefined, {class: "quiet"});
-  more.append("All routes: ");
+  const more = quiet(root, "All routes: ");
   add(more, "a", "openapi.json", {href: "openapi.json"});
-  more.append(". Clients of LibreTranslate and DeepL work with this server as well.");
+  more.append(". Clients of LibreTranslate and DeepL work as well.");
 }
 
 // Show what the open tab says about the current sentence.
@@ -176,7 +178,7 @@ TABS.forEach((name, place) => {
     {role: "tabpanel", id: name, "aria-labelledby": tab.id, tabindex: name === "Steps" ? 0 : -1});
   tab.onclick = () => open(name);
   tab.onkeydown = event => {
-    const other = TABS[moved(event.key, place, TABS.length)];
+    const other = TABS[moved(plainKey(event), place, TABS.length)];
     if (!other) return;
     event.preventDefault();
     open(other);

@@ -1,10 +1,10 @@
 // The page's state, and what happens when: typing, requests and their refusals, languages.
 import {ask, fail, notify, settle, stream} from "./api.js";
-import {closeOthers, composed, drawOutput, initOutput, markSource, sentenceAtCaret}
+import {best, closeOthers, composed, drawOutput, initOutput, markSource, sentenceAtCaret}
   from "./output.js";
 
 const PAUSE = 250, SLOW = 300, MOST_BEST = 9;
-// What is kept: languages for the next visit, the text for a reload of this tab.
+// Kept: languages for the next visit, the text for a reload of this tab.
 const LANGUAGES = ["localStorage", "jaxformer.languages"];
 const TEXT = ["sessionStorage", "jaxformer.text"];
 const source = byId("source"), target = byId("target"), text = byId("text");
@@ -16,6 +16,7 @@ const nothing = () => ({
 });
 export const state = {models: [], limits: {}, ...nothing()};
 let timer, controller = new AbortController(), panels;
+let failed;  // the notice of a choice that failed
 
 const grouped = number => number.toLocaleString("en");
 export const languages = () => ({source: source.value, target: target.value});
@@ -59,7 +60,7 @@ function draw(one) {
       {"aria-label": `Undo ${choice.from} to ${choice.to}`});
     if (state.trail[place + 1]) button.title = "Undoes the choices after it as well";
     add(button, "s", choice.from);
-    button.append(` ${choice.to} \u21b6`);
+    button.append(` ${choice.to} ↶`);
     button.onclick = () => undo(place);
   });
   if (one === undefined || one === state.current) showDetails();
@@ -75,8 +76,9 @@ export function setCurrent(number) {
 
 const lastChoice = source => state.trail.findLast(each => each.source === source);
 
-// Show {hypotheses, chosen} wherever the text has this sentence.
+// Show {hypotheses, chosen} wherever the text has this sentence; forget what failed before.
 function put(source, found) {
+  if (failed?.isConnected) settle();
   for (const each of state.sentences) if (each.source === source) Object.assign(each, found);
   draw();
 }
@@ -92,11 +94,11 @@ function addChoice({source, hypotheses, chosen}, from, to, after) {
 export function pick(rank) {
   const sentence = state.sentences[state.current];
   const {hypotheses = [], chosen} = sentence ?? {}, number = rank + 1;
-  if (hypotheses[rank] && rank !== chosen) {
+  if (!hypotheses[rank]) return say(`There is no candidate ${number}.`);
+  if (rank !== chosen) {
     addChoice(sentence, `candidate ${chosen + 1}`, number, {hypotheses, chosen: rank});
   }
-  say(hypotheses[rank] ? `Candidate ${number} of ${hypotheses.length} taken.`
-    : `There is no candidate ${number}.`);
+  say(`Candidate ${number} of ${hypotheses.length} taken.`);
 }
 
 // Take a word: show the completion that came with it, and search again from there.
@@ -104,23 +106,29 @@ export async function choose(sentence, from, word, prefix, completion) {
   const {source} = sentence;
   const choice = addChoice(sentence, from, word, {chosen: 0,
     hypotheses: [{text: completion, score: 0, log_probability: null, finished: true}]});
-  say("Searching on from there\u2026");
+  say("Searching on from there…");
   try {
-    const body = {text: source, prefix, split_sentences: false, ...searchOptions()};
-    const answer = await ask("v1/translate", body);
+    const answer = await ask("v1/translate",
+      {text: source, prefix, split_sentences: false, ...searchOptions()});
     choice.after.hypotheses = answer.translations[0].sentences[0].hypotheses;
     if (lastChoice(source) !== choice) return;
     put(source, choice.after);
-    say(`\u201c${word}\u201d taken, the rest translated again in `
+    say(`“${word}” taken, the rest translated again in `
       + `${milliseconds(answer.seconds)}.`);
   } catch (error) {
-    if (state.trail.includes(choice)) undo(state.trail.indexOf(choice));
-    state.undone = state.undone.filter(each => each !== choice);
-    fail(error, () => choose(sentence, from, word, prefix, completion));
+    const others = each => each !== choice, newest = lastChoice(source) === choice;
+    state.undone = state.undone.filter(others);
+    if (!newest) return;
+    state.trail = state.trail.filter(others);
+    takeBack(choice);
+    say("");
+    failed = fail(error, () => choose(sentence, from, word, prefix, completion));
   }
 }
 
 const focusWord = () => output.querySelector("[tabindex='0']")?.focus();
+
+const takeBack = ({source, before}) => put(source, lastChoice(source)?.after ?? before);
 
 // Undo the choices from this one on.
 function undo(place) {
@@ -128,7 +136,7 @@ function undo(place) {
   const focused = trail.contains(document.activeElement);
   for (const choice of state.trail.splice(place).reverse()) {
     state.undone.push(choice);
-    put(choice.source, lastChoice(choice.source)?.after ?? choice.before);
+    takeBack(choice);
   }
   say("Undone.");
   if (focused && !state.trail[0]) focusWord();
@@ -160,19 +168,17 @@ async function translate(alignment = true) {
     return draw();
   }
   if (!model()) return;
+  result.classList.add("old");
   if (over) {
-    result.classList.add("old");
-    notify(`The text is ${grouped(over)} characters too long. `
+    return notify(`The text is ${grouped(over)} characters too long. `
       + `Shorten it to at most ${grouped(state.limits.characters)}.`);
-    return;
   }
-  result.classList.toggle("old", state.sentences.length > 0);
   const slow = setTimeout(async () => {
     result.classList.add("waiting");
-    say("Translating\u2026");
+    say("Translating…");
     const {done, of} = await ask("ready").catch(() => ({}));
     if (done < of && mine === controller && result.classList.contains("waiting")) {
-      say(`Translating, while the server still compiles: ${done} of ${of} programs done.`);
+      say(`Translating, while the server still compiles: ${done} of ${of} programs.`);
     }
   }, SLOW);
   try {
@@ -214,7 +220,9 @@ function begin(spans, request) {
 function turnOver() {
   if (state.sentences === next.sentences) return false;
   const grows = state.sentences.length > 0;
-  Object.assign(state, next);
+  const stays = choice => next.sentences.some(each => each.source === choice.source);
+  Object.assign(state, next,
+    {trail: state.trail.filter(stays), undone: state.undone.filter(stays)});
   state.current = grows ? sentenceAtCaret() : 0;
   result.classList.remove("old");
   return true;
@@ -226,8 +234,7 @@ function receive(event, data, request) {
     const {index, ...answer} = data, sentence = next.sentences[index];
     Object.assign(sentence, {answer, hypotheses: answer.hypotheses, chosen: 0,
       ...lastChoice(sentence.source)?.after});
-    if (turnOver()) draw();
-    else draw(index);
+    draw(turnOver() ? undefined : index);
   } else if (event === "done") finish(data);
 }
 
@@ -253,10 +260,10 @@ function finish({text: whole, alternatives, unmet, ...facts}) {
     markSource();  // only now are all tokens known
     showDetails();
   }
-  const best = state.sentences.map(each => each.hypotheses?.[each.chosen]).filter(Boolean);
-  const tokens = best.reduce((sum, each) => sum + (each.tokens?.length ?? 0), 0);
-  const open = best.filter(each => each.text && !each.finished).length;
-  say(`${best.length} sentence${best.length === 1 ? "" : "s"}, ${tokens} tokens in `
+  const shown = state.sentences.map(best).filter(Boolean);
+  const tokens = shown.reduce((sum, each) => sum + (each.tokens?.length ?? 0), 0);
+  const open = shown.filter(each => each.text && !each.finished).length;
+  say(`${shown.length} sentence${shown.length === 1 ? "" : "s"}, ${tokens} tokens in `
     + `${milliseconds(facts.seconds)}, of which ${milliseconds(facts.queue_seconds)} in the queue.`
     + (open ? ` ${open} unfinished.` : "")
     + (state.request.alignment ? "" : " A sentence is too long to link its words."));
@@ -268,8 +275,7 @@ export async function copy(what, button) {
   try {
     await navigator.clipboard.writeText(what);
   } catch {
-    const area = add(document.body, "textarea");
-    area.value = what;
+    const area = add(document.body, "textarea", what);
     area.select();
     document.execCommand("copy");
     area.remove();

@@ -15,6 +15,11 @@ function add(parent, name, text, attributes) {
   return parent.appendChild(element);
 }
 
+// The key of an event; none with Alt, Ctrl or Meta, which are the browser's.
+function plainKey({key, altKey, ctrlKey, metaKey}) {
+  return altKey || ctrlKey || metaKey ? "" : key;
+}
+
 // The colour of a run or a system.
 function colour(index) { return `var(--c${index % 7})`; }
 

@@ -188,8 +188,8 @@ function showAttention(root, kinds, state) {
   }
 
   table.onkeydown = event => {
-    const move = MOVES[event.key];
-    if (!move || event.altKey || event.ctrlKey || event.metaKey) return;
+    const move = MOVES[plainKey(event)];
+    if (!move) return;
     event.preventDefault();
     const [row, column] = document.activeElement.dataset.place.split(",").map(Number);
     choose(row + move[0], column + move[1]);
@@ -272,10 +272,11 @@ function drawThreads(parent, reading, kind, lines) {
     token.onpointerenter = token.onfocus = () => point(side, place);
     token.onkeydown = event => {
       const move = {ArrowUp: -1, ArrowDown: 1, Home: -tokens.length, End: tokens.length};
+      const key = plainKey(event);
       let next;
-      if (event.key in move) {
-        next = tokens[Math.max(0, Math.min(tokens.length - 1, place + move[event.key]))];
-      } else if (event.key === (side ? "ArrowLeft" : "ArrowRight")) {
+      if (key in move) {
+        next = tokens[Math.max(0, Math.min(tokens.length - 1, place + move[key]))];
+      } else if (key === (side ? "ArrowLeft" : "ArrowRight")) {
         const other = sides[1 - side];
         next = other[Math.min(place, other.length - 1)];
       }
@@ -349,7 +350,7 @@ function drawMatrix(parent, reading, kind, weights, name) {
     if (row !== undefined) mark(Number(row), Number(column));
   };
   svg.onkeydown = event => {
-    const move = MOVES[event.key];
+    const move = MOVES[plainKey(event)];
     if (!move) return;
     event.preventDefault();
     mark(Math.max(0, Math.min(rows.length - 1, place[0] + move[0])),
