@@ -136,7 +136,7 @@ class Rates:
 
 
 def name_client(key: str | None, address: str) -> str:
-    """Return what stands for a client: its key, or else its address.
+    """Return the identity of a client: its key, or else its address.
 
     Addresses of one IPv6 network of 64 bits are one client.
     """

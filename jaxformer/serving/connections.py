@@ -13,14 +13,14 @@ from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 
 _MOST_REFUSED = 128
-"""Connections that are told at once that there is no place, so that files last."""
+"""Connections that are answered 503; more are closed, to save descriptors."""
 
 
 class Limited(H11Protocol):
     """The protocol of uvicorn with limits to the number of connections, to the time in
     which the head of a request arrives, and to that in which nobody reads an answer.
 
-    While the server waits for a client, its connection gives way to new ones.
+    A connection whose client the server waits for is closed when a new one needs room.
 
     Attributes:
         limits: of the server.
@@ -33,7 +33,7 @@ class Limited(H11Protocol):
     _is_refused = False
 
     def connection_made(self, transport: Any) -> None:
-        """Give the connection a place, or prepare to refuse it."""
+        """Admit the connection, or prepare to refuse it."""
         super().connection_made(transport)
         # Writing pauses as soon as the client does not read.
         self.transport.set_write_buffer_limits(0)
@@ -48,7 +48,7 @@ class Limited(H11Protocol):
             self._wait(1.0 if self._is_refused else self.limits.body_timeout)
 
     def _drop_slow(self) -> bool:
-        """Close the connection whose client lets the server wait longest."""
+        """Close the connection that has waited longest for its client, if any."""
         slow = [
             each
             for each in self.connections
@@ -95,13 +95,13 @@ class Limited(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Give the client ``timeout`` seconds to read a part of the answer."""
+        """Wait ``timeout`` seconds for the client to read a part of the answer."""
         super().pause_writing()
         self._since = self.loop.time()
         self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        """Go on, as the client has read everything."""
+        """Continue to write: the client has read everything."""
         self._stop_unread()
         super().resume_writing()
 

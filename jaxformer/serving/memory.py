@@ -1,4 +1,4 @@
-"""Memory of a server that runs for long."""
+"""Garbage collection and heap memory of a long-running server."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import ctypes
 import gc
 
 
-def settle() -> None:
-    """Leave what compiling has made out of later garbage collections, of which each
-    would keep all requests waiting for a second, and give the rest back.
+def freeze_heap() -> None:
+    """Exclude all present objects from garbage collections, and trim the heap.
+
+    Compiling creates so many objects that a full collection pauses all requests for
+    about a second.
     """
     gc.collect()
     gc.freeze()
-    give_back()
+    trim_heap()
 
 
-def give_back() -> None:
-    """Give free memory back to the system, where the C library can (glibc): what
-    compiling or reading a run needed for a moment is else kept.
+def trim_heap() -> None:
+    """Return freed memory to the system, with the ``malloc_trim`` of glibc; elsewhere
+    do nothing.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

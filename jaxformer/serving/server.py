@@ -25,7 +25,7 @@ from jaxformer.serving.connections import Limited
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
-from jaxformer.serving.memory import settle
+from jaxformer.serving.memory import freeze_heap
 from jaxformer.serving.service import Service
 from jaxformer.serving.terms import load_glossaries
 
@@ -188,11 +188,11 @@ class Server(uvicorn.Server):
         """Announce that the service is ready; end when its time has come."""
         service = self._service
         if self._announce is not None and service.is_ready.is_set():
-            settle()
+            freeze_heap()
             self._announce()
             self._announce = None
         if not self._is_warm and service.done == service.programs:
-            settle()
+            freeze_heap()
             self._tell(f"all {service.done} programs are compiled")
             self._is_warm = True
         if self._stop_at is not None and time.monotonic() >= self._stop_at:

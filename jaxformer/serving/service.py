@@ -20,7 +20,7 @@ from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError, unreadable
 from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
-from jaxformer.serving.memory import give_back
+from jaxformer.serving.memory import trim_heap
 from jaxformer.serving.metrics import Metrics
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
@@ -89,7 +89,7 @@ class Service:
         self._compiler = ThreadPoolExecutor(1, "compiler")
         # Several would keep the event loop from the interpreter.
         self._encoder = ThreadPoolExecutor(1, "encoder")
-        # So the long texts of each client wait for each other, not those of others.
+        # The long texts of a client wait for each other, not for those of others.
         self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._reloading = asyncio.Lock()
         self.count_requests: Callable[[], float] = lambda: 0
@@ -386,7 +386,7 @@ class Service:
                 raise unreadable(error) from None
             self.engines = fresh
             self._state_models()
-            await asyncio.to_thread(give_back)
+            await asyncio.to_thread(trim_heap)
 
 
 async def _run_in(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.serving.memory import give_back
+from jaxformer.serving.memory import trim_heap
 
 STATUS = Path("/proc/self/status")
 
@@ -21,5 +21,5 @@ def test_freed_memory_goes_back_to_the_system():
     blocks = [bytes(range(256)) * 256 for _ in range(3_000)]  # 64 KiB each
     del blocks[:-1]
     before = resident()
-    give_back()
+    trim_heap()
     assert resident() < before - 100

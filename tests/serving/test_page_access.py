@@ -105,13 +105,17 @@ def test_focus_is_not_lost_with_a_word_that_goes(page):
     assert page.focused == "Schließen"
 
 
-def test_the_chosen_word_of_a_list_is_in_sight(page):
-    """Where the list is taller than the window, as when the page is magnified."""
+def open_words_in_small_window(page):
     resize(page.driver.execute_cdp_cmd, 320, 256)
     page.translate(FILE)
     page.script("arguments[0].focus()", page.words()[0])
     page.press("ENTER")
     page.wait_for_words()
+
+
+def test_the_chosen_word_of_a_list_is_in_sight(page):
+    """Where the list is taller than the window, as when the page is magnified."""
+    open_words_in_small_window(page)
     for key in ("END", "HOME"):
         page.press(key)
         top, bottom, height = page.script(
@@ -123,11 +127,7 @@ def test_the_chosen_word_of_a_list_is_in_sight(page):
 
 def test_the_list_of_words_fits_a_small_window(page):
     """It scrolls by itself, and other keys than its own are the browser's."""
-    resize(page.driver.execute_cdp_cmd, 320, 256)
-    page.translate(FILE)
-    page.script("arguments[0].focus()", page.words()[0])
-    page.press("ENTER")
-    page.wait_for_words()
+    open_words_in_small_window(page)
     for key in ("END", "HOME"):
         page.press(key)
         page.press("ARROW_UP", held=("ALT",))

@@ -49,14 +49,19 @@ def read(answer):
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
-def test_the_operator_is_told_once_that_all_programs_are_compiled():
-    said = []
+def test_the_operator_is_told_once_that_all_programs_are_compiled(monkeypatch):
+    """The heap is frozen before that, and before the server is ready."""
+    said, frozen = [], []
+    monkeypatch.setattr(
+        "jaxformer.serving.server.freeze_heap", lambda: frozen.append(len(said))
+    )
     with running(FakeEngine(), said.append):
         end = time.monotonic() + 10
         while not said and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(0.3)
     assert said == [f"all {FakeEngine.programs} programs are compiled"]
+    assert frozen == [0, 0]
 
 
 def test_what_compiling_makes_is_left_out_of_collections():
@@ -314,10 +319,8 @@ def test_a_client_that_was_answered_gives_way_after_a_silent_one():
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(running(connections=2))
         answered, silent = (
-            stack.enter_context(socket.create_connection(address)) for _ in range(2)
+            stack.enter_context(socket.create_connection(address, 4)) for _ in range(2)
         )
-        for client in (answered, silent):
-            client.settimeout(4)
         time.sleep(0.1)
         silence_after_an_answer(answered)
         assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
