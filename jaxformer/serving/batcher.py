@@ -59,7 +59,7 @@ class _Request:
         self.client = client
         self.error: ServingError | None = None
         self.results: list[Any] = [None] * len(jobs)
-        self.left = len(jobs)
+        self.left = self.held = len(jobs)
         self.ended = asyncio.get_running_loop().create_future()
         self.waiting: dict[tuple[Hashable, int], deque[int]] = {}
         for index, job in enumerate(jobs):
@@ -74,6 +74,7 @@ class _Request:
         """Take the first waiting job of a group, which must have one."""
         indices = self.waiting[group]
         index = indices.popleft()
+        self.held -= 1
         if not indices:
             del self.waiting[group]
         return index
@@ -159,18 +160,15 @@ class Batcher:
         self._requests: dict[_Request, None] = {}
         self._wake = asyncio.Event()
         self._draining = False
-        self._reserved: Counter[Hashable] = Counter()  # by client
+        # Jobs that wait or are prepared, by client. One who has none is not in it.
+        self._held: Counter[Hashable] = Counter()
         self._seconds_each = 0.0
         self.active = 0
 
     @property
     def waiting(self) -> int:
         """Jobs in the queue."""
-        return sum(
-            len(indices)
-            for request in self._requests
-            for indices in request.waiting.values()
-        )
+        return sum(request.held for request in self._requests)
 
     async def run(
         self,
@@ -199,11 +197,12 @@ class Batcher:
                 server ends; 500 ``internal``: the search of a job failed, with the
                 fault as its cause; or the ServingError that the search returned.
         """
-        self._admit(len(jobs), client)
+        self.admit(len(jobs), client)
         if not jobs:
             return []
         request = _Request(jobs, done, self._now(), client)
         self._requests[request] = None
+        self._hold(client, len(jobs))
         self._wake.set()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(max(timeout, 0), _expire, request, timeout)
@@ -212,6 +211,7 @@ class Batcher:
         finally:
             timer.cancel()
             del self._requests[request]
+            self._hold(client, -request.held)
         if request.error is not None:
             raise request.error
         return request.results
@@ -225,12 +225,18 @@ class Batcher:
             ServingError: 503, as of :meth:`run`.
         """
         count = min(count, self._capacity)
-        self._admit(count, client)
-        self._reserved[client] += count
+        self.admit(count, client)
+        self._hold(client, count)
         try:
             yield
         finally:
-            self._reserved -= Counter({client: count})
+            self._hold(client, -count)
+
+    def _hold(self, client: Hashable, count: int) -> None:
+        """Count jobs of a client that begin to wait; negative: that no longer wait."""
+        self._held[client] += count
+        if not self._held[client]:
+            del self._held[client]
 
     async def serve(self) -> None:
         """Search batches until this is cancelled: all requests then end with 503
@@ -256,27 +262,33 @@ class Batcher:
             ServingError: 413 ``too_many_sentences``: it cannot.
         """
         if count > (most := self._capacity):
-            fault = f"{most:,} sentences, not {count:,}: send it in parts"
-            message, code = f"a request has at most {fault}", "too_many_sentences"
+            rule = (
+                f"a request has at most {most:,} sentences, and this one has at least"
+            )
+            message, code = f"{rule} {count:,}: send it in parts", "too_many_sentences"
             raise ServingError(413, code, message, limit=most, given=count)
 
-    def _admit(self, count: int, client: Hashable) -> None:
-        """Check that the queue, or the client's share of it, has room for jobs."""
+    def admit(self, count: int, client: Hashable = None) -> None:
+        """Check that the queue, or the client's share of it, has room for jobs.
+
+        Raises:
+            ServingError: 413 or 503, as of :meth:`run`.
+        """
         if self._draining:
             raise draining()
         self.check(count)
-        held = +self._reserved
-        for request in self._requests:
-            held[request.client] += sum(map(len, request.waiting.values()))
-        waiting, share = held.total(), self._capacity // len({*held, client})
-        if waiting + count > self._capacity and held[client] + count > share:
+        waiting, own = self._held.total(), self._held[client]
+        share = self._capacity // len({*self._held, client})
+        if waiting + count > self._capacity and own + count > share:
             seconds = math.ceil(waiting * self._seconds_each)
             raise ServingError(
                 503,
                 "queue",
-                f"{waiting:,} sentences wait, and at most {self._capacity:,} may: try"
-                " again later",
-                limit=self._capacity,
+                f"{waiting:,} sentences wait, {own:,} of them yours: at most {share:,}"
+                f" of yours may wait now, and {count:,} more are asked for: try again"
+                " later",
+                limit=share,
+                given=own + count,
                 retry_after=min(max(seconds, 1), 60),
             )
 
@@ -286,18 +298,19 @@ class Batcher:
         if leader is None:
             return []
         key, lead = leader.first()
-        rows = self._rows(key)
-        waiting = {group for request in self._requests for group in request.waiting}
-        widths = {own for kind, own in waiting if kind == key}
-        fitting = [own for own in widths if _size(own) <= _size(lead)]
-        fitting.sort(key=lambda own: (abs(own - lead), -own))
+        rows, widest = self._rows(key), 1 << (max(lead, _NARROW) - 1).bit_length()
+        queued: dict[int, list[_Request]] = {}  # by width
+        for request in self._requests:
+            for kind, width in request.waiting:
+                if kind == key and width <= widest:
+                    queued.setdefault(width, []).append(request)
+        widths = sorted(queued, key=lambda own: (abs(own - lead), -own))
         batch: list[tuple[_Request, int]] = []
-        taken: Counter[_Request] = Counter()
-        by_client: Counter[Hashable] = Counter()
+        taken, by_client = Counter[_Request](), Counter[Hashable]()
         half = -(-rows // 2)
         for most, most_of_client in ((half, half), (half, rows), (rows, rows)):
-            for width in fitting if len(batch) < rows else ():
-                for request in self._requests:
+            for width in widths:
+                for request in queued[width] if len(batch) < rows else ():
                     while (
                         (key, width) in request.waiting
                         and taken[request] < most
@@ -307,6 +320,8 @@ class Batcher:
                         batch.append((request, request.take((key, width))))
                         taken[request] += 1
                         by_client[request.client] += 1
+        for client, count in by_client.items():
+            self._hold(client, -count)
         return batch
 
     async def _search_batch(self, batch: Sequence[tuple[_Request, int]]) -> None:
@@ -365,11 +380,6 @@ class Batcher:
         """Update the mean time of a sentence."""
         weight = _WEIGHT if self._seconds_each else 1.0
         self._seconds_each += weight * (seconds - self._seconds_each)
-
-
-def _size(width: int) -> int:
-    """Return the exponent of the power of two that a width is rounded up to."""
-    return (max(width, _NARROW) - 1).bit_length()
 
 
 def _expire(request: _Request, timeout: float) -> None:

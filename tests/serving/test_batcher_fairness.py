@@ -112,15 +112,22 @@ async def test_a_client_has_half_of_a_batch_while_others_wait():
 
 @on_fake_clock
 async def test_a_full_queue_has_room_for_the_shares_of_others():
-    """Of two clients half; no client has more than all. Also for those prepared."""
+    """Of two clients half; no client has more than all. Also for those prepared; a
+    client that has none any more has no share. The error has the numbers of the client.
+    """
     async with serving(Search(), capacity=12) as batcher:
+        with batcher.reserved(1, "gone"):
+            pass
         with batcher.reserved(12, "first"):
             assert (await refusal(ask(batcher, ["one"], client="first"))).limit == 12
             with batcher.reserved(6, "second"):
                 refused = await refusal(ask(batcher, ["one"], client="second"))
                 assert refused.code == "queue"
                 refused = await refusal(ask(batcher, document(5), client="third"))
-                assert refused.code == "queue"
+                assert (refused.code, refused.limit, refused.given) == ("queue", 4, 5)
+                assert refused.message.startswith(
+                    "18 sentences wait, 0 of them yours: at most 4 of yours may wait"
+                )
                 assert (await ask(batcher, document(4), client="third"))[1] == 1
         await asyncio.gather(
             *(ask(batcher, document(6), client=name) for name in ("first", "second"))
