@@ -66,6 +66,11 @@ class Layout:
         return "".join((*parts, self.text[stop:]))
 
 
+def count_lines(text: str) -> int:
+    """Return the number of lines with a letter or digit, each of a sentence or more."""
+    return sum(any(map(str.isalnum, line)) for line in _LINE.findall(text))
+
+
 def divide(
     text: str, language: str, *, split_newlines: bool = True, sentences: bool = True
 ) -> Layout:

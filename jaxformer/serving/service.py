@@ -252,12 +252,13 @@ class Service:
         known = {pair: self.engine(*pair) for pair in dict.fromkeys(pairs)}
         engines = [known[pair] for pair in pairs]
         call, lines = current(), sum(query.lines for query in queries)
+        self.batcher.check(lines)
         with self.batcher.reserved(lines, call.client):
             call.spend(lines)
             texts = await self._compute(queries, self._prepare, queries, engines)
         count = sum(text.searches for text in texts)
-        with self.batcher.reserved(count, call.client):  # what is refused costs no more
-            call.owe(count - lines)
+        self.batcher.admit(count, call.client)  # what is refused costs no more
+        call.owe(count - lines)
         if begin is not None:
             begin(texts)
         run = RequestJobs(texts, sentence)
@@ -312,11 +313,10 @@ class Service:
     def _prepare(
         self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
     ) -> list[Text]:
-        texts = [
-            Text(query, engine, self.glossaries.get(engine.languages))
-            for query, engine in zip(queries, engines, strict=True)
-        ]
-        self.batcher.check(sum(len(text.cuts) for text in texts))
+        texts: list[Text] = []
+        for query, engine in zip(queries, engines, strict=True):
+            texts.append(Text(query, engine, self.glossaries.get(engine.languages)))
+            self.batcher.check(sum(len(text.cuts) for text in texts))
         for text in texts:
             text.encode()
         return texts
@@ -347,8 +347,8 @@ class Service:
             ServingError: as of :meth:`translate`, or what the engine refuses.
         """
         self._check_ready()
-        with self.batcher.reserved(len(calls), current().client):
-            current().spend(cost)
+        self.batcher.admit(len(calls), current().client)
+        current().spend(cost)
         key, limit = Key(engine.languages, None), self.config.timeout
         jobs = [Job(key, 0, Waiting(call)) for call in calls]
         return await self.batcher.run(jobs, timeout=limit, client=current().client)

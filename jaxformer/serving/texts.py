@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from jaxformer.serving.blocks import TranslatedPart
 from jaxformer.serving.engine import EncodedSentence, TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.layout import Layout, SentenceSpan, divide
+from jaxformer.serving.layout import Layout, SentenceSpan, count_lines, divide
 from jaxformer.serving.markup import Markup, parse
 from jaxformer.serving.placeholders import Hidden, hide
 from jaxformer.serving.programs import MOST_REQUIRED, PLAIN, RICH, TERMS
@@ -60,7 +60,7 @@ class Query:
         """Number of lines with a letter or digit, each of a sentence or more."""
         if self.format == "html" or not self.split_newlines:
             return 1
-        return sum(any(map(str.isalnum, line)) for line in self.text.splitlines())
+        return count_lines(self.text)
 
 
 class SentenceResult(NamedTuple):

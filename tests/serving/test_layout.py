@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.serving.layout import divide
+from jaxformer.serving.layout import count_lines, divide
 
 TEXTS = {
     "blank lines": "A dog.\n\n\nA cat.\n\n",
@@ -22,6 +22,7 @@ TEXTS = {
     "signs": "a < b & c > d\n&amp; &lt;b&gt; <b>A dog.</b>",
     "rules": "A dog.\n* * *\n-----\n\n> A cat.",
     "right to left": "\u200fكلب.\u200f قطة؟\n\u202aA dog.\u202c",
+    "separators that end no line": "A dog.\x1cA cat\x1dand\x1ea bird.",
     "NUL": "A\x00dog.\n\x00\nA cat.",
     "Chinese": "一只狗。一只猫！ 一只鸟。Dog. 他说：“好。”他走了。",
     "no space": "x" * 10_000,
@@ -29,6 +30,12 @@ TEXTS = {
     "many empty lines": "\n" * 10_000,
     "byte order mark": "\ufeffA dog.",
 }
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_counted_line_has_a_sentence(name):
+    lines = count_lines(TEXTS[name])
+    assert lines == len(divide(TEXTS[name], "en", sentences=False).pieces)
 
 
 @pytest.mark.parametrize("split_newlines", [True, False])

@@ -5,6 +5,7 @@ from serving.asgi import MODEL, post
 from serving.fake_engine import FakeEngine
 
 from jaxformer import serving
+from jaxformer.serving.texts import Text
 
 
 def test_a_text_is_translated_with_what_the_search_knows():
@@ -81,6 +82,23 @@ def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
     body = {"texts": ["One.\n" * 20] * 2}
     answer = post("/v1/translate", body, limits={"queue": 30})
     assert (answer.status, answer.json["error"]["given"]) == (413, 40)
+
+
+@pytest.mark.parametrize(("gap", "cut"), [("\n", 0), (" ", 2)])
+def test_no_more_of_too_many_sentences_is_cut_than_tells_so(monkeypatch, gap, cut):
+    """Nothing if the lines are too many."""
+    texts = []
+
+    class Counted(Text):
+        def __init__(self, *given):
+            texts.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(serving.service, "Text", Counted)
+    body, limits = {"texts": [f"One.{gap}" * 20] * 9}, {"queue": 30}
+    answer = post("/v1/translate", body, limits=limits)
+    assert (answer.status, len(texts)) == (413, cut)
+    assert answer.json["error"]["given"] == 20 * (cut or 9)
 
 
 @pytest.mark.parametrize(
