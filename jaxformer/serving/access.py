@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -143,6 +144,7 @@ def name_client(key: str | None, address: str) -> str:
     return f"address {_network(address)}" if key is None else f"key {key}"
 
 
+@functools.lru_cache(1024)  # a request asks a few times
 def _network(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)

@@ -87,7 +87,7 @@ def make_app(
         async with service.running():
             yield
 
-    handlers: dict[Any, Any] = {
+    handlers: dict[Any, Any] = {  # coroutines: functions would wait for a thread
         ServingError: _refuse,
         InputError: _answer_input_error,
         HTTPException: _answer_http_error,
@@ -252,7 +252,7 @@ def _send_file(request: Request, file: _File, cache: str) -> Response:
     return Response(file.content, headers=headers, media_type=file.kind)
 
 
-def _refuse(request: Request, error: ServingError) -> Response:
+async def _refuse(request: Request, error: ServingError) -> Response:
     """Write an error in the form of the protocol that a path belongs to."""
     current().refused(error)
     return find_protocol(request.scope)(error)
@@ -267,11 +267,11 @@ def find_protocol(scope: Mapping[str, Any]) -> Callable[[ServingError], Response
     return native.error
 
 
-def _answer_input_error(request: Request, error: InputError) -> Response:
-    return _refuse(request, ServingError(422, "refused", str(error)))
+async def _answer_input_error(request: Request, error: InputError) -> Response:
+    return await _refuse(request, ServingError(422, "refused", str(error)))
 
 
-def _answer_http_error(request: Request, error: HTTPException) -> Response:
+async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     path, method = request.scope["path"][:80], request.method
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
@@ -280,10 +280,10 @@ def _answer_http_error(request: Request, error: HTTPException) -> Response:
     else:
         message = f"nothing is at {path}: see /openapi.json"
         found = ServingError(404, "not_found", message)
-    response = _refuse(request, found)
+    response = await _refuse(request, found)
     response.headers.update(error.headers or {})
     return response
 
 
-def _answer_fault(request: Request, fault: Exception) -> Response:
-    return _refuse(request, internal_error(current().id, fault))
+async def _answer_fault(request: Request, fault: Exception) -> Response:
+    return await _refuse(request, internal_error(current().id, fault))

@@ -118,7 +118,7 @@ class Guard:
         begun = self._now()
         headers = _read_headers(scope)
         call = self._begin(scope, headers)
-        exchange = _Exchange(self, call, scope, receive, send, self._cors(headers))
+        exchange = _Exchange(self, call, scope, receive, send, headers)
         token = CALL.set(call)
         self.in_flight += 1
         try:
@@ -205,7 +205,7 @@ class Guard:
             and "access-control-request-method" in headers
         )
 
-    def _cors(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def cors(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers that let a page of another origin read an answer."""
         if not self._origins:
             return {}
@@ -233,7 +233,8 @@ class _Exchange:
     ) -> None:
         self.scope = scope
         self._guard, self._call, self._receive, self._send = guard, call, receive, send
-        self._headers = {"x-request-id": call.id, **headers}
+        self._headers = {"x-request-id": call.id, **guard.cors(headers)}
+        self._closes = _closes(scope, headers)
         self._deadline: float | None = None
         self._size = 0
         self._is_read = False
@@ -287,7 +288,7 @@ class _Exchange:
     async def _emit(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.is_started = True
-            if _closes(self.scope):
+            if self._closes:
                 await self._drop_body()
             self._call.status = message["status"]
             message = {**message, "headers": self._complete_headers(message)}
@@ -334,10 +335,10 @@ def internal_error(id: str, fault: Exception) -> ServingError:
     return error
 
 
-def _closes(scope: Scope) -> bool:
+def _closes(scope: Scope, headers: Mapping[str, str]) -> bool:
     """Whether the connection of a request is closed after the answer."""
     is_old = scope.get("http_version") == "1.0"
-    return is_old or _read_headers(scope).get("connection", "").lower() == "close"
+    return is_old or headers.get("connection", "").lower() == "close"
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:

@@ -10,6 +10,7 @@ from serving.asgi import MODEL, ask, get, post, served
 from serving.fake_engine import FakeEngine
 
 from jaxformer import serving
+from jaxformer.errors import InputError
 from jaxformer.serving.access import Keys, make_key
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
@@ -55,6 +56,33 @@ def test_health_and_readiness_are_two_things():
             assert (ending.status, ending.json["status"]) == (503, "draining")
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_no_error_waits_for_a_thread(monkeypatch):
+    """Threads wait for the interpreter while a batch is prepared."""
+    threads, find = [], serving.app.find_protocol
+
+    def noted(scope):
+        threads.append(threading.current_thread())
+        return find(scope)
+
+    monkeypatch.setattr(serving.app, "find_protocol", noted)
+
+    def fail(service, given):
+        raise InputError("refused") if given["text"] else RuntimeError
+
+    monkeypatch.setattr(serving.native, "_find_engine", fail)
+
+    async def work(app, _):
+        asked = [("GET", "/reload"), ("POST", "/reload"), ("GET", "/none")]
+        found = [await ask(app, *each) for each in asked]
+        for text in ("a", ""):
+            body = {"text": text, "translation": "A"}
+            found.append(await ask(app, "POST", "/v1/attention", body))
+        return [each.status for each in found]
+
+    assert served(work) == [405, 403, 404, 422, 500]
+    assert {*threads} == {threading.main_thread()}
 
 
 @pytest.mark.parametrize(
