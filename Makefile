@@ -9,6 +9,8 @@ CPU := GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=109951
 	JAX_CPU_ENABLE_ASYNC_DISPATCH=false
 # Each file of tests in one of a few processes, in their order: each keeps gigabytes of compiled programs.
 PYTEST := $(BIN)/python -m pytest --ignore=tests/accelerators --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# Images of containers set it: each of the many processes of the tests would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
 EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
