@@ -134,9 +134,7 @@ def hash_tree(path: Path, name: str) -> str:
 
 
 def is_sealed(path: Path) -> bool:
-    """Return whether a checkpoint has checksums; those of earlier versions have
-    none.
-    """
+    """Return whether a checkpoint has checksums; one of earlier versions has none."""
     return (path / CHECKSUMS).exists()
 
 
@@ -281,6 +279,7 @@ def _reading(path: Path, *, checked: bool = False) -> Iterator[None]:
         path: the folder.
         checked: whether the checksums were right, so that an error is no damage.
     """
+    changed = path.is_dir() and path.stat().st_ctime_ns
     try:
         yield
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
@@ -292,7 +291,10 @@ def _reading(path: Path, *, checked: bool = False) -> Iterator[None]:
     except Exception as error:
         signals.check()  # orbax words a signal as an error of its own
         if checked and not _is_going(path):
-            raise
+            if path.stat().st_ctime_ns == changed:
+                raise
+            what = "was replaced while it was read: run the command again"
+            raise InputError(f"{_where(path)} {what}") from error
         raise damaged(path, f"orbax cannot read it ({first_line(error)})") from error
 
 
@@ -300,14 +302,14 @@ def _is_going(path: Path) -> bool:
     """Check whether a folder is being removed by another process, such as training
     that keeps the latest.
     """
-    before = _count(path)
+
+    def count() -> int:
+        return sum(len(folders) + len(files) for _, folders, files in os.walk(path))
+
+    before = count()
     if path.is_dir():
         time.sleep(0.1)
-    return not path.is_dir() or _count(path) < before
-
-
-def _count(path: Path) -> int:
-    return sum(len(folders) + len(files) for _, folders, files in os.walk(path))
+    return not path.is_dir() or count() < before
 
 
 def _read_json(path: Path, file: str) -> dict[str, Any]:

@@ -294,3 +294,20 @@ def test_a_checkpoint_that_goes_while_it_is_read(run, monkeypatch, moment):
     gone = r"checkpoint 10 in .* was removed while it was read: .* run"
     with pytest.raises(InputError, match=gone):
         found.load(PARAMS)
+
+
+def test_a_checkpoint_that_another_replaces_while_it_is_read(run, monkeypatch):
+    """As when a run is copied over a run that a server begins to read."""
+    path = run / "checkpoints" / "10"
+    found = find_parameters(run, "10", "bleu")
+
+    def replace(*_):
+        path.rename(path.with_name("old"))
+        shutil.copytree(path.with_name("old"), path)
+        shutil.rmtree(path / "params")
+        (path / "params").mkdir()
+
+    monkeypatch.setattr(folder, "check_shapes", replace)
+    replaced = r"checkpoint 10 in .* was replaced while it was read: run the command"
+    with pytest.raises(InputError, match=replaced):
+        found.load(PARAMS)
