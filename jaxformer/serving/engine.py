@@ -254,11 +254,11 @@ class TranslationEngine(CompiledTranslator):
         self._check_pair(longest, MOST_ATTENDED, what, "too_many_tokens")
         pair = self.translator.models, self.translator.codec, text, translation
         with self.program("attend", 1, longest) as shape:
-            attention, best = given_pairs.attend(
+            maps, best = given_pairs.attend(
                 *pair, width=shape.width, k=self._candidates
             )
         pieces = self.translator.vocabularies.target.pieces
-        return attention, [
+        return maps, [
             [(pieces([token])[0], math.exp(value)) for token, value in own[:k]]
             for own in best
         ]
@@ -289,33 +289,36 @@ class TranslationEngine(CompiledTranslator):
         decoding, positions = self.translator.decoding, self.positions
         if len(begin) + 1 >= most_tokens(decoding, sentence.words, positions):
             return []
+        before = len(begin) - len(self.translator.codec.frame.target_before)
+        words, likely = self.words, self._next_tokens(sentence, begin)
+        pieces = [each for each in likely if words.may_begin(each, first=not before)]
         asked = [
             replace(parts[0], sentence=sentence._replace(prefixes=[[*begin, token]]))
-            for token in self._first_pieces(sentence, begin, k)
+            for token in pieces[:k]
         ]
-        before = len(begin) - len(self.translator.codec.frame.target_before)
         completed: list[Hypothesis] = []
         for found in self.search(RICH, asked):
             if isinstance(found, Exception):
                 raise found
             completed += found
-        return self.words.rank(completed, before)[:k]
 
-    def _first_pieces(self, sentence: Sentence, begin: list[int], k: int) -> list[int]:
-        """Return the most probable tokens after others that begin a word."""
-        frame, words = self.translator.codec.frame, self.words
-        pair = sentence.ids, [*begin, frame.end]
+        def ending(ids: Sequence[int]) -> float:
+            after = [*begin, *ids[before:]]
+            if len(after) >= min(MOST_READ, positions):
+                return 1.0  # no token has room after it
+            likely = self._next_tokens(sentence, after).items()
+            return sum(value for token, value in likely if words.ends(token))
+
+        return words.rank(completed, before, k, ending)
+
+    def _next_tokens(self, sentence: Sentence, begin: list[int]) -> dict[int, float]:
+        """Return the most probable tokens after others with their probabilities."""
+        pair = sentence.ids, [*begin, self.translator.codec.frame.end]
         self._check_pair(longest := max(map(len, pair)))
         with self.program("candidates", 1, longest) as shape:
-            places = given_pairs.candidates(
-                self.translator.models, pair, self._considered, width=shape.width
-            )
-        first = len(begin) == len(frame.target_before)
-        return [
-            token
-            for token, _ in places[len(begin)]
-            if words.has_text(token) and (first or words.begins(token))
-        ][:k]
+            own = self.translator.models, pair, self._considered
+            places = given_pairs.candidates(*own, width=shape.width)
+        return {token: math.exp(value) for token, value in places[len(begin)]}
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
         """Return the log-probability of each target given its source.
@@ -357,11 +360,8 @@ class TranslationEngine(CompiledTranslator):
     def _too_long(self, text: str) -> ServingError:
         codec, limit = self.translator.codec, self.longest
         given = len(codec.vocabularies.source.encode(text)) + codec.frame.added
-        message = (
-            f"a sentence has {given} tokens, and the model takes {limit} at once:"
-            " shorten it"
-        )
-        return _too_long(message, limit, given)
+        fault = f"a sentence has {given} tokens, and the model takes {limit} at once"
+        return _too_long(f"{fault}: shorten it", limit, given)
 
 
 def load_engines(

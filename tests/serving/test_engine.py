@@ -254,7 +254,7 @@ def test_reload(engine, compiled):
 
 def test_alternatives_are_the_most_probable_words(engine):
     """Each text begins with the prefix and the word, whose probability is that of the
-    model after the prefix.
+    model after the prefix: of its tokens and of one after them that ends the word.
     """
     (source,), prefix = texts(1), "Die"
     found = engine.alternatives(source, prefix, 4)
@@ -262,6 +262,7 @@ def test_alternatives_are_the_most_probable_words(engine):
     assert len({each.word for each in found}) == len(found)
     values = [each.probability for each in found]
     assert values == sorted(values, reverse=True)
+    assert sum(values) <= 1
     encode, pad_id = runs.vocabulary().encode, runs.vocabulary().pad_id
     begin, (ids,) = encode(prefix), engine.translator.codec.encode_sources([source])
     words = [encode(f"{prefix} {each.word}") for each in found]
@@ -277,7 +278,10 @@ def test_alternatives_are_the_most_probable_words(engine):
         assert each.text == prefix or each.text.startswith(f"{prefix} {each.word}")
         places = range(len(begin), len(own))
         value = sum(row[place, own[place]] for place in places)
-        assert each.probability == pytest.approx(np.exp(value), rel=1e-3)
+        likely = np.argsort(-row[len(own)])[:64].tolist()
+        ends = [token for token in likely if engine.words.ends(token)]
+        ending = np.exp(row[len(own), ends]).sum()
+        assert each.probability == pytest.approx(np.exp(value) * ending, rel=1e-3)
 
 
 def test_there_is_no_alternative_where_there_is_no_room(engine):

@@ -32,6 +32,8 @@ def test_a_word_comes_once_with_the_best_of_its_translations():
             hypothesis("Die", 0.0, 0.9),
         ],
         before,
+        8,
+        lambda ids: 1.0,
     )
     assert [(each.word, each.text) for each in found] == [
         ("Seite", often),
@@ -40,3 +42,26 @@ def test_a_word_comes_once_with_the_best_of_its_translations():
     for each, probability in zip(found, (0.5, 0.1), strict=True):
         tokens = len(runs.vocabulary().encode(f"Die {each.word}")) - before
         assert each.probability == pytest.approx(probability**tokens)
+
+
+def test_words_that_contain_each_other_are_a_distribution():
+    """A word has the probability that it ends where it does, and not that of longer
+    words that begin with it.
+    """
+    vocabulary = runs.vocabulary()
+    before = len(vocabulary.encode("Die"))
+    ends = {len(vocabulary.encode("Die Datei")): 0.25}
+    found = NextWords(vocabulary).rank(
+        [hypothesis("Die Datei", -1.0, 0.5), hypothesis("Die Datei.", -2.0, 0.5)],
+        before,
+        8,
+        lambda ids: ends.get(len(ids), 1.0),
+    )
+    shorter, longer = (
+        0.5 ** (len(vocabulary.encode(text)) - before)
+        for text in ("Die Datei", "Die Datei.")
+    )
+    assert {each.word: each.probability for each in found} == {
+        "Datei": pytest.approx(0.25 * shorter),
+        "Datei.": pytest.approx(longer),
+    }
