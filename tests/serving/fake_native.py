@@ -242,7 +242,8 @@ class _Routes:
             name = request.url.path.rpartition("/v1/")[2]
             self.fake.requests.append((name, body))
             read(self.operations[f"/v1/{name}"].fields, body)  # as the server would
-            refused = self.refuse(request.headers.get("Authorization"), body["text"])
+            text = body.get("text") or "".join(body["texts"])
+            refused = self.refuse(request.headers.get("Authorization"), text)
             return refused or handle(body)
 
         return Route(path, endpoint, methods=["POST"])
@@ -262,6 +263,15 @@ class _Routes:
         return None
 
     def translate(self, body: dict[str, Any]) -> Response:
+        texts = body.get("texts") or [body["text"]]
+        prefixes = body.get("prefixes") or [body.get("prefix", "")]
+        results = [
+            self.translate_one(body | {"text": text, "prefix": prefix})
+            for text, prefix in zip(texts, prefixes, strict=True)
+        ]
+        return JSONResponse({"translations": results, **facts(body)})
+
+    def translate_one(self, body: dict[str, Any]) -> dict[str, Any]:
         text = body["text"]
         spans = divide(text) if body.get("split_sentences", True) else [(0, len(text))]
         sentences = [
@@ -273,8 +283,7 @@ class _Routes:
             for a, b in spans
         ]
         best = " ".join(each["hypotheses"][0]["text"] for each in sentences)
-        result = {"text": best, "sentences": sentences, "alternatives": [], "unmet": []}
-        return JSONResponse({"translations": [result], **facts(body)})
+        return {"text": best, "sentences": sentences, "alternatives": [], "unmet": []}
 
     def stream(self, body: dict[str, Any]) -> Response:
         return StreamingResponse(self.events(body), media_type="text/event-stream")

@@ -100,11 +100,43 @@ def test_keys_of_the_browser_do_nothing_in_panels(page):
     assert page.script("return left") == [False] * 9
 
 
-def test_the_request_shown_says_that_choices_are_not_in_it(page):
-    """Which would give another text."""
-    page.translate(FILE)
+def run_code_of_api_tab(page) -> tuple[str, str]:
+    """Return what the shown Python and JavaScript print."""
+    _, python, javascript, *_ = page.texts("#API pre")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(python, {})
+    said = page.driver.execute_async_script(
+        "const done = arguments[0]; console.log = done; (async () => {"
+        + javascript
+        + "})();"
+    )
+    return printed.getvalue().removesuffix("\n"), said
+
+
+def test_the_request_shown_has_the_choices(page):
+    """Words, candidates of several sentences and a word in a candidate: sent, it gives
+    the text that the page shows. What has more sentences than a request may have texts
+    says that it does not.
+    """
+    page.translate(THREE)
     page.open_tab("API")
-    assert "your choices" not in page.text("#API p")
+    page.press("3", held=("ALT",))
+    page.script("arguments[0].focus()", page.words(2)[0])
+    page.press("2", held=("ALT",))
+    page.script("arguments[0].focus()", page.words(2)[3])
+    page.press("ENTER")
+    page.wait_for_words()
+    page.press("ENTER")
+    page.wait(lambda: "rest translated again" in page.text("#status"))
+    assert len(page.texts("#trail button")) == 3
+    assert run_code_of_api_tab(page) == (page.output, page.output)
+    curl = page.texts("#API pre")[0]
+    body = json.loads(curl[curl.index("{") : curl.rindex("}") + 1])
+    assert body["prefixes"][:2] == ["", ""]
+    assert page.texts("#output .sentence")[2].startswith(body["prefixes"][2])
+    assert page.texts("#API h2") == ["curl", "Python", "JavaScript"]
+    page.translate("A. " * 51)
     page.press("2", held=("ALT",))
     assert "This translation, without your choices, as" in page.text("#API p")
 
@@ -128,18 +160,9 @@ def test_the_code_of_the_api_tab_works(page):
     """
     page.translate('The "tired" animal: don\'t $x `y` \\ 東京')
     page.open_tab("API")
-    curl, python, javascript, answer = page.texts("#API pre")
+    curl, *_, answer = page.texts("#API pre")
     assert page.texts("#API h2") == ["curl", "Python", "JavaScript", "Answer"]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(python, {})
-    assert printed.getvalue().strip() == page.output
-    said = page.driver.execute_async_script(
-        "const done = arguments[0]; console.log = done; (async () => {"
-        + javascript
-        + "})();"
-    )
-    assert said == page.output
+    assert run_code_of_api_tab(page) == (page.output, page.output)
     if shutil.which("curl"):
         result = subprocess.run(
             ["sh", "-c", curl.replace("curl ", "curl -s ", 1)],

@@ -232,6 +232,24 @@ def test_a_slow_answer_says_that_the_server_compiles(page):
     assert "compiles" not in page.text("#status")
 
 
+def test_a_slow_list_of_words_says_that_the_server_compiles(page):
+    """To readers of the screen as well: the program of the first one compiles."""
+    page.translate(FILE)
+    page.fake.ready = (9, 18)
+    page.script(
+        "const now = window.fetch; window.fetch = (path, options) =>"
+        " path === 'v1/alternatives' ? new Promise(go => { window.answer = go; })"
+        ".then(() => now(path, options)) : now(path, options);"
+    )
+    page.script("arguments[0].focus()", page.words()[1])
+    page.press("ENTER")
+    said = "Reading the model, while the server still compiles: 9 of 18 programs."
+    page.wait(lambda: page.text("#others-note[role=status]") == said)
+    page.script("window.answer()")
+    page.wait_for_words()
+    assert page.text("#others-note") == ""
+
+
 def test_a_key_is_asked_for(page):
     """Where the server wants one; it is sent as a header and stored nowhere."""
     page.fake.key = "secret"

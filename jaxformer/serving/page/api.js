@@ -12,7 +12,7 @@ export class Failure extends Error {
 export const OFFLINE = {code: "offline", message: "The server cannot be reached."};
 const BROKEN = {message: "The answer broke off before its end."};
 const WAITS = "Your text is translated as soon as it is ready.";
-const SILENCE = 3000;
+const SLOW = 300, SILENCE = 3000;
 const box = byId("problem");
 let retry, question, silent;  // whether the server is alive; the notice that it is not
 
@@ -20,25 +20,45 @@ function tellSilence() {
   if (!silent?.isConnected) silent = notify(`The server does not answer. ${WAITS}`);
 }
 
+// How far the server is: {status, done, of}.
+const readiness = () => fetch("ready", {cache: "no-store"}).then(
+  response => response.json().catch(() => ({})), () => ({status: "offline"}));
+
 // Ask for a sign of life, and say when none comes.
 function listen() {
   if (question) return;
   const late = setTimeout(tellSilence, SILENCE);
-  question = fetch("ready", {cache: "no-store"}).catch(() => {}).then(() => {
+  question = readiness().then(() => {
     clearTimeout(late);
     if (silent?.isConnected) settle();
     question = silent = null;
   });
 }
 
-// Wait for what the server sends, and see that it is alive. An error of the network is `lost`.
+// Tell that an answer is slow, and what the server still compiles, until the function that
+// this returns is called.
+export function tellDelay(tell) {
+  let waits = true;
+  const timer = setTimeout(async () => {
+    tell("…");
+    const {done, of} = await readiness();
+    if (waits && done < of) tell(`, while the server still compiles: ${done} of ${of} programs.`);
+  }, SLOW);
+  return () => {
+    clearTimeout(timer);
+    waits = false;
+  };
+}
+
+// Wait for what the server sends, and see that it is alive. An error is `lost`: of the
+// network, or of an answer that nobody waits for any more.
 async function hear(answer, lost) {
   if (silent) tellSilence();
   const timer = setInterval(listen, SILENCE);
   try {
     return await answer;
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new Failure(0, lost);
+  } catch {
+    throw new Failure(0, lost);
   } finally {
     clearInterval(timer);
   }
@@ -106,7 +126,7 @@ export function settle() {
 // Count down, then try again; the seconds are no news for a screen reader.
 function countDown(message, seconds, action) {
   const line = notify(message, "Try now", action);
-  const left = add(line, "span", undefined, {"aria-hidden": "true"});
+  const left = add(line, "span", "", {"aria-hidden": "true"});
   const tell = () => {
     if (seconds <= 0) box.querySelector("button").click();
     left.textContent = `Next try in ${seconds--} s.`;
@@ -118,7 +138,6 @@ function countDown(message, seconds, action) {
 
 // Show a refusal with its cure, and return its line.
 export function fail(error, again) {
-  if (error.name === "AbortError") return;
   if (!(error instanceof Failure)) throw error;
   const {status, code, message, wait} = error;
   if (/offline|warming/.test(code)) return follow(code, again);
@@ -142,8 +161,7 @@ function follow(code, again) {
       `${status === "warming" ? "The server is warming up." : OFFLINE.message} ${WAITS} `;
   };
   const poll = async () => {
-    const {status, done, of} = await fetch("ready", {cache: "no-store"}).then(
-      response => response.json().catch(() => ({})), () => ({status: "offline"}));
+    const {status, done, of} = await readiness();
     if (!line.isConnected) return;
     if (!/offline|warming/.test(status)) {
       settle();
@@ -152,7 +170,7 @@ function follow(code, again) {
     tell(status);
     if (of) {
       const meter = line.querySelector("progress")
-        ?? add(line, "progress", undefined, {"aria-label": "Programs compiled"});
+        ?? add(line, "progress", "", {"aria-label": "Programs compiled"});
       Object.assign(meter, {max: of, value: done});
     }
     retry = setTimeout(poll, 1000);
@@ -162,8 +180,8 @@ function follow(code, again) {
   return line;
 }
 
-// The same request as code, in Python without packages.
-export function examples(url, body, needsKey) {
+// The same request as code, in Python without packages, that prints what is shown.
+export function examples(url, body, needsKey, shown) {
   const headers = {"Content-Type": "application/json"};
   if (needsKey) headers.Authorization = "Bearer YOUR_KEY";
   const lines = Object.entries(headers).map(([name, value]) => `  -H '${name}: ${value}' \\\n`);
@@ -171,20 +189,19 @@ export function examples(url, body, needsKey) {
   return {
     curl: `curl ${url} \\\n${lines.join("")}  -d '${json.replaceAll("'", "'\\''")}'`,
     Python: `import json
-import urllib.request
+from urllib.request import Request, urlopen
 
 body = ${json.replace(/(?<=^  "\w+": )[tf]/gm, sign => sign.toUpperCase())}
 headers = ${literal}
-request = urllib.request.Request("${url}", json.dumps(body).encode(), headers)
-with urllib.request.urlopen(request) as response:
+with urlopen(Request("${url}", json.dumps(body).encode(), headers)) as response:
     answer = json.load(response)
-print(answer["translations"][0]["text"])`,
+print(${shown})`,
     JavaScript: `const body = ${json};
 const headers = ${literal};
 const response = await fetch("${url}", {
   method: "POST", headers, body: JSON.stringify(body),
 });
 const answer = await response.json();
-console.log(answer.translations[0].text);`,
+console.log(${shown});`,
   };
 }

@@ -1,13 +1,15 @@
 // The translation, word by word: probabilities, links to the source, other words.
-import {ask} from "./api.js";
+import {ask, tellDelay} from "./api.js";
 import {choose, languages, setCurrent, state} from "./serve.js";
 
 const UNSPACED = /^(zh|ja|th|lo|km|my|yue|bo|dz)\b/i;  // of no spaces between words
-const MOST_OTHERS = 8;
+const MOST_OTHERS = 8, PAUSE = 700;
 const output = byId("output"), mirror = byId("mirror"), text = byId("text");
 const others = byId("others"), note = byId("others-note"), list = byId("options");
 // The open list: {element, sentence, span, word, controller, active, words}.
 let open = null;
+let typed = "", pause;  // letters in quick succession, and what ends them
+let left;  // the caret from which one came to the word that Tab enters
 
 export const best = sentence => sentence.hypotheses?.[sentence.chosen];
 const sourceWords = sentence =>
@@ -15,12 +17,9 @@ const sourceWords = sentence =>
 const targetWords = ({text: translation, tokens = []}) =>
   wordsOf(translation, tokens, output.lang);
 
-// The number of the sentence that has the caret, or else of the last one.
-export function sentenceAtCaret() {
-  const {sentences} = state;
-  const found = sentences.findIndex(each => text.selectionStart <= each.stop);
-  return found < 0 ? sentences.length - 1 : found;
-}
+// The number of the last sentence that begins before the caret.
+export const sentenceAtCaret = () =>
+  Math.max(0, state.sentences.findLastIndex(each => each.start <= text.selectionStart));
 
 // The span of each token in the text; null where it has none, as the end of sentence.
 function tokenSpans(text, tokens) {
@@ -46,22 +45,12 @@ function wordsOf(text, tokens, language) {
 const wordNumbers = (text, tokens, words) => tokenSpans(text, tokens).map(span =>
   span ? words.findIndex(([, stop]) => span[0] < stop) : -1);
 
-// The probability of each word, where known: that of its least probable token.
-function probabilitiesOf({text: translation, tokens = [], token_log_probabilities: logarithms},
-  words) {
-  const found = [];
-  wordNumbers(translation, tokens, words).forEach((word, token) => {
-    if (word >= 0) found[word] = Math.min(found[word] ?? 1, Math.exp(logarithms?.[token] ?? 0));
-  });
-  return found;
-}
-
 // Pairs [source word, target word] that attention links: by the server's count of words,
 // or by tokens where words are tokens.
 function linksOf(sentence, hypothesis) {
   const parse = links => (links ?? "").split(" ").filter(Boolean)
     .map(link => link.split("-").map(Number));
-  if (![text.lang, output.lang].some(language => UNSPACED.test(language))) {
+  if (!UNSPACED.test(text.lang) && !UNSPACED.test(output.lang)) {
     return parse(hypothesis.word_alignment);
   }
   const {source_tokens: read = [], tokens = [], alignment} = hypothesis;
@@ -71,32 +60,15 @@ function linksOf(sentence, hypothesis) {
     .filter(([i, j]) => i >= 0 && j >= 0);
 }
 
-// Split a text into [piece, differs] by the longest common subsequence with another.
-export function differences(text, other) {
-  const pieces = text.split(/(\s+)/), words = pieces.filter((_, i) => i % 2 === 0);
-  const others = other.split(/\s+/), same = new Set();
-  // The longest one of the words so far with each beginning of the other, from its end.
-  let row = Array.from([...others, ""], () => ({length: 0}));
-  words.forEach((word, place) => {
-    const next = [row[0]];
-    others.forEach((each, j) => next.push(
-      word === each ? {length: row[j].length + 1, place, before: row[j]}
-        : next[j].length > row[j + 1].length ? next[j] : row[j + 1]));
-    row = next;
-  });
-  for (let last = row.at(-1); last.before; last = last.before) same.add(last.place);
-  return pieces.map((piece, i) => [piece, i % 2 === 0 && piece !== "" && !same.has(i / 2)]);
-}
-
 export function percent(probability) {
   const value = 100 * probability;
-  return value >= 99.95 ? "100 %" : value >= 10 ? `${Math.round(value)} %`
+  return value >= 10 ? `${Math.round(value)} %`
     : value >= .1 ? `${value.toFixed(1)} %` : "< 0.1 %";
 }
 
 // A probability as a number, and a bar whose whole length is `most`.
 export function addBar(parent, probability, most = 1) {
-  const bar = add(parent, "span", undefined, {class: "bar"});
+  const bar = add(parent, "span", "", {class: "bar"});
   add(bar, "span", percent(probability));
   add(bar, "i").style.width = `${Math.max(2, 100 * probability / most)}%`;
 }
@@ -138,10 +110,15 @@ export function markSource() {
 
 function addTranslation(parent, sentence, index) {
   const hypothesis = best(sentence), words = targetWords(hypothesis);
-  const probabilities = probabilitiesOf(hypothesis, words);
+  const {tokens = [], token_log_probabilities: logarithms = []} = hypothesis;
+  // The probability of each word, where known: that of its least probable token.
+  const probabilities = [];
+  wordNumbers(hypothesis.text, tokens, words).forEach((word, token) => {
+    probabilities[word] = Math.min(probabilities[word] ?? 1, Math.exp(logarithms[token] ?? 0));
+  });
   const links = linksOf(sentence, hypothesis), read = sourceWords(sentence);
   const attributes = {role: "button", tabindex: -1, "aria-haspopup": "listbox",
-    "aria-expanded": "false"};
+    "aria-expanded": false};
   addWords(parent, hypothesis.text, words, index, attributes).forEach((word, number) => {
     const probability = probabilities[number];
     if (probability < .8) {
@@ -173,20 +150,18 @@ function drawSentence(element) {
 // Draw the translation, or one sentence of it.
 export function drawOutput(one) {
   if (open?.sentence === state.sentences[one] || one === undefined) closeOthers();
-  const focused = output.contains(document.activeElement) && document.activeElement.dataset;
+  const focused = output.contains(document.activeElement), before = wordToEnter()?.dataset;
   if (output.children[one]) drawSentence(output.children[one]);
   else {
     output.replaceChildren();
     state.sentences.forEach((_, index) => {
-      const element = document.createElement("span");
-      element.dataset.sentence = index;
-      output.append(state.gaps[index], element);
-      drawSentence(element);
+      output.append(state.gaps[index]);
+      drawSentence(add(output, "span", "", {"data-sentence": index}));
     });
     output.append(state.gaps[state.sentences.length]);
   }
-  const entry = focused && find(focused) || find({sentence: state.current, word: 0})
-    || output.querySelector("[role=button]");
+  const entry = before && (focused || left === placeOfCaret()) && find(before)
+    || find({sentence: state.current, word: 0}) || output.querySelector("[role=button]");
   enterAt(entry);
   if (focused) (entry ?? text).focus();
   if (one === undefined) markSource();
@@ -197,7 +172,7 @@ function find({sentence, word}, parent = output) {
 }
 
 function unlink() {
-  for (const element of document.querySelectorAll(".linked")) element.classList.remove("linked");
+  document.querySelectorAll(".linked").forEach(each => each.classList.remove("linked"));
 }
 
 // Mark a word and those that attention links to it on the other side.
@@ -205,9 +180,9 @@ function link({sentence: index, word}, fromSource) {
   unlink();
   const sentence = state.sentences[index], hypothesis = sentence && best(sentence);
   if (!hypothesis || text.value !== state.text) return;
-  const here = fromSource ? 0 : 1, there = 1 - here;
-  const mark = (side, number) => find({sentence: index, word: number},
-    [mirror, output][side])?.classList.add("linked");
+  const here = fromSource ? 0 : 1, there = 1 - here, sides = [mirror, output];
+  const mark = (side, number) =>
+    find({sentence: index, word: number}, sides[side])?.classList.add("linked");
   mark(here, word);
   for (const pair of linksOf(sentence, hypothesis)) {
     if (pair[here] === Number(word)) mark(there, pair[there]);
@@ -222,10 +197,15 @@ function reveal(word) {
   }
 }
 
+const placeOfCaret = () => text.selectionStart + text.value;
+
+const wordToEnter = () => output.querySelector("[tabindex='0']");
+export const focusWord = () => wordToEnter()?.focus();
+
 // Let the Tab key enter the translation at this word.
 function enterAt(word) {
   if (!word) return;
-  output.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+  wordToEnter()?.setAttribute("tabindex", "-1");
   word.tabIndex = 0;
 }
 
@@ -259,10 +239,12 @@ async function openOthers(element) {
   const mine = open = {element, sentence, span, word, controller, active: -1};
   element.setAttribute("aria-expanded", "true");
   setCurrent(index);
-  note.textContent = "Reading the model…";
+  const tell = how => { note.textContent = `Reading the model${how}`; };
   list.replaceChildren();
   others.hidden = false;
+  tell("…");
   place(element);
+  const answered = tellDelay(tell);
   try {
     const prefix = hypothesis.text.slice(0, span[0]).trimEnd();
     const body = {text: sentence.source, prefix, k: MOST_OTHERS, ...languages()};
@@ -270,25 +252,25 @@ async function openOthers(element) {
     if (open !== mine) return;
     fillOthers(alternatives);
   } catch (error) {
-    if (open === mine && error.name !== "AbortError") note.textContent = error.message;
+    if (open === mine) note.textContent = error.message;
+  } finally {
+    answered();
   }
 }
 
 function fillOthers(alternatives) {
-  const {element, word} = open;
+  const {word} = open;
   note.textContent = alternatives.length ? "" : "The model has no other word here.";
   open.words = alternatives;
   alternatives.forEach((each, number) => {
-    const option = add(list, "div", undefined, {role: "option", id: `option-${number}`,
-      "aria-selected": String(each.word === word)});
-    add(option, "b", each.word, {lang: output.lang, dir: "auto"});
+    const option = add(list, "div", "", {role: "option", id: `option-${number}`,
+      lang: output.lang, "aria-selected": each.word === word});
+    add(option, "b", each.word, {dir: "auto"});
     addBar(option, each.probability);
-    add(option, "span", each.text.slice(prefixEnd(each)).trim(),
-      {class: "rest", lang: output.lang});
+    add(option, "span", each.text.slice(prefixEnd(each)).trim(), {class: "rest"});
     option.onpointerenter = () => activate(number);
     option.onclick = () => take(number);
   });
-  place(element);
   if (!alternatives.length) return;
   list.focus();
   activate(Math.max(0, alternatives.findIndex(each => each.word !== word)));
@@ -296,7 +278,7 @@ function fillOthers(alternatives) {
 
 // Where the chosen word ends in its completion.
 function prefixEnd({word, text: completion}) {
-  const begin = completion.indexOf(word, Math.max(0, open.span[0] - 1));
+  const begin = completion.indexOf(word, open.span[0] - 1);
   return begin < 0 ? open.span[0] : begin + word.length;
 }
 
@@ -308,11 +290,22 @@ function activate(number) {
   list.children[number].scrollIntoView({block: "nearest"});
 }
 
+// Move to the next word that begins with the letters that were typed.
+function typeAhead(letter) {
+  const {words, active} = open, first = active + !typed;
+  clearTimeout(pause);
+  pause = setTimeout(() => { typed = ""; }, PAUSE);
+  typed += letter;
+  const number = words.map((_, place) => (first + place) % words.length)
+    .find(place => words[place].word.toLowerCase().startsWith(typed));
+  if (number >= 0) activate(number);
+}
+
 function take(number) {
   const {sentence, word, words} = open, chosen = words[number];
   const prefix = chosen.text.slice(0, prefixEnd(chosen));
   closeOthers(true);
-  if (chosen.word !== word) choose(sentence, word, chosen.word, prefix, chosen.text);
+  if (chosen.word !== word) choose(sentence.source, word, chosen.word, prefix, chosen.text);
 }
 
 // Where a key moves from a place of `count`, in a circle; NaN for any other key.
@@ -338,6 +331,7 @@ export function initOutput() {
     const element = word(event);
     if (!element) return;
     enterAt(element);
+    left = placeOfCaret();
     setCurrent(Number(element.dataset.sentence));
     link(element.dataset);
     reveal(element);
@@ -358,6 +352,7 @@ export function initOutput() {
     if (next >= 0) activate(next);
     else if (key === "Enter" || key === " ") take(open.active);
     else if (key === "Escape" || key === "Tab") closeOthers();
+    else if (/^[^?]$/u.test(key)) typeAhead(key.toLowerCase());
     else return;
     event.preventDefault();
   };
@@ -370,8 +365,7 @@ export function initOutput() {
   writing.onpointermove = event => {
     const under = document.elementsFromPoint(event.clientX, event.clientY)
       .find(element => element.parentElement === mirror);
-    if (under) link(under.dataset, true);
-    else unlink();
+    link(under?.dataset ?? {}, true);
   };
   document.addEventListener("selectionchange", () => {
     if (document.activeElement !== text) return;
@@ -384,6 +378,8 @@ export function initOutput() {
     const number = sourceWords(sentence).findIndex(([start, stop]) =>
       start <= caret && caret <= stop);
     if (number >= 0) link({sentence: index, word: number}, true);
+    if (left === placeOfCaret()) return;
+    left = placeOfCaret();
     enterAt(output.querySelector(".linked") ?? find({sentence: index, word: 0}));
   });
 }

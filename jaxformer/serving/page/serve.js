@@ -1,9 +1,9 @@
 // The page's state, and what happens when: typing, requests and their refusals, languages.
-import {ask, fail, notify, settle, stream} from "./api.js";
-import {best, closeOthers, composed, drawOutput, initOutput, markSource, sentenceAtCaret}
-  from "./output.js";
+import {ask, fail, notify, settle, stream, tellDelay} from "./api.js";
+import {best, closeOthers, composed, drawOutput, focusWord, initOutput, markSource,
+  sentenceAtCaret} from "./output.js";
 
-const PAUSE = 250, SLOW = 300, MOST_BEST = 9;
+const PAUSE = 250, MOST_BEST = 9;
 // Kept: languages for the next visit, the text for a reload of this tab.
 const LANGUAGES = ["localStorage", "jaxformer.languages"];
 const TEXT = ["sessionStorage", "jaxformer.text"];
@@ -11,7 +11,7 @@ const source = byId("source"), target = byId("target"), text = byId("text");
 const output = byId("output"), result = byId("result"), trail = byId("trail");
 const nothing = () => ({
   text: "", sentences: [], gaps: [""], request: null, answer: null, current: 0,
-  trail: [],  // choices of words and candidates: {source, from, to, before, after}
+  trail: [],  // choices of words and candidates: {source, from, to, after}
   undone: [],  // those that were undone, the next to redo last
 });
 export const state = {models: [], limits: {}, ...nothing()};
@@ -20,8 +20,8 @@ let failed;  // the notice of a choice that failed
 
 const grouped = number => number.toLocaleString("en");
 export const languages = () => ({source: source.value, target: target.value});
-const model = () => state.models.find(each =>
-  each.source === source.value && each.target === target.value);
+const model = (from = source.value, to = target.value) =>
+  state.models.find(each => each.source === from && each.target === to);
 
 const searchOptions = () =>
   ({...languages(), n_best: Math.min(MOST_BEST, model().beam_size), alignment: true});
@@ -50,17 +50,15 @@ function showDetails() {
 // Draw everything, or one sentence of an answer that still comes.
 function draw(one) {
   drawOutput(one);
-  result.classList.toggle("several", state.sentences.length > 1);
   byId("legend").hidden = !state.sentences.some(each => each.hypotheses);
   trail.replaceChildren();
   trail.hidden = !state.trail.length;
   add(trail, "span", "Your choices", {class: "quiet"});
-  state.trail.forEach((choice, place) => {
-    const button = add(trail, "button", undefined,
-      {"aria-label": `Undo ${choice.from} to ${choice.to}`});
+  state.trail.forEach(({from, to}, place) => {
+    const button = add(trail, "button", "", {"aria-label": `Undo ${from} to ${to}`});
     if (state.trail[place + 1]) button.title = "Undoes the choices after it as well";
-    add(button, "s", choice.from);
-    button.append(` ${choice.to} ↶`);
+    add(button, "s", from);
+    button.append(` ${to} ↶`);
     button.onclick = () => undo(place);
   });
   if (one === undefined || one === state.current) showDetails();
@@ -68,7 +66,7 @@ function draw(one) {
 
 export function setCurrent(number) {
   if (number === state.current || !state.sentences[number]) return;
-  output.children[state.current]?.classList.remove("current");
+  output.querySelector(".current")?.classList.remove("current");
   output.children[number].classList.add("current");
   state.current = number;
   showDetails();
@@ -76,35 +74,38 @@ export function setCurrent(number) {
 
 const lastChoice = source => state.trail.findLast(each => each.source === source);
 
-// Show {hypotheses, chosen} wherever the text has this sentence; forget what failed before.
-function put(source, found) {
+// Let a sentence show what was chosen last, or else its answer.
+const applyChoice = sentence => Object.assign(sentence, {chosen: 0, prefix: "",
+  hypotheses: sentence.answer?.hypotheses, ...lastChoice(sentence.source)?.after});
+
+// Show all choices, and forget what failed before.
+function applyChoices() {
   if (failed?.isConnected) settle();
-  for (const each of state.sentences) if (each.source === source) Object.assign(each, found);
+  state.sentences.forEach(applyChoice);
   draw();
 }
 
-function addChoice({source, hypotheses, chosen}, from, to, after) {
-  const choice = {source, from, to, before: {hypotheses, chosen}, after};
+function addChoice(source, from, to, after) {
+  const choice = {source, from, to, after};
   state.undone = [];
   state.trail.push(choice);
-  put(source, after);
+  applyChoices();
   return choice;
 }
 
 export function pick(rank) {
-  const sentence = state.sentences[state.current];
-  const {hypotheses = [], chosen} = sentence ?? {}, number = rank + 1;
+  const {source, hypotheses = [], chosen, prefix} = state.sentences[state.current] ?? {};
+  const number = rank + 1;
   if (!hypotheses[rank]) return say(`There is no candidate ${number}.`);
   if (rank !== chosen) {
-    addChoice(sentence, `candidate ${chosen + 1}`, number, {hypotheses, chosen: rank});
+    addChoice(source, `candidate ${chosen + 1}`, number, {hypotheses, chosen: rank, prefix});
   }
   say(`Candidate ${number} of ${hypotheses.length} taken.`);
 }
 
 // Take a word: show the completion that came with it, and search again from there.
-export async function choose(sentence, from, word, prefix, completion) {
-  const {source} = sentence;
-  const choice = addChoice(sentence, from, word, {chosen: 0,
+export async function choose(source, from, word, prefix, completion) {
+  const choice = addChoice(source, from, word, {chosen: 0, prefix,
     hypotheses: [{text: completion, score: 0, log_probability: null, finished: true}]});
   say("Searching on from there…");
   try {
@@ -112,7 +113,7 @@ export async function choose(sentence, from, word, prefix, completion) {
       {text: source, prefix, split_sentences: false, ...searchOptions()});
     choice.after.hypotheses = answer.translations[0].sentences[0].hypotheses;
     if (lastChoice(source) !== choice) return;
-    put(source, choice.after);
+    applyChoices();
     say(`“${word}” taken, the rest translated again in `
       + `${milliseconds(answer.seconds)}.`);
   } catch (error) {
@@ -120,34 +121,26 @@ export async function choose(sentence, from, word, prefix, completion) {
     state.undone = state.undone.filter(others);
     if (!newest) return;
     state.trail = state.trail.filter(others);
-    takeBack(choice);
+    applyChoices();
     say("");
-    failed = fail(error, () => choose(sentence, from, word, prefix, completion));
+    failed = fail(error, () => choose(source, from, word, prefix, completion));
   }
 }
-
-const focusWord = () => output.querySelector("[tabindex='0']")?.focus();
-
-const takeBack = ({source, before}) => put(source, lastChoice(source)?.after ?? before);
 
 // Undo the choices from this one on.
 function undo(place) {
   if (place < 0) return say("Nothing to undo.");
   const focused = trail.contains(document.activeElement);
-  for (const choice of state.trail.splice(place).reverse()) {
-    state.undone.push(choice);
-    takeBack(choice);
-  }
+  state.undone.push(...state.trail.splice(place).reverse());
+  applyChoices();
   say("Undone.");
-  if (focused && !state.trail[0]) focusWord();
-  else if (focused) trail.lastChild.focus();
+  if (focused) state.trail[0] ? trail.lastChild.focus() : focusWord();
 }
 
 function redo() {
-  const choice = state.undone.pop();
-  if (!choice) return say("Nothing to redo.");
-  state.trail.push(choice);
-  put(choice.source, choice.after);
+  if (!state.undone[0]) return say("Nothing to redo.");
+  state.trail.push(state.undone.pop());
+  applyChoices();
   say("Redone.");
 }
 
@@ -173,14 +166,11 @@ async function translate(alignment = true) {
     return notify(`The text is ${grouped(over)} characters too long. `
       + `Shorten it to at most ${grouped(state.limits.characters)}.`);
   }
-  const slow = setTimeout(async () => {
+  const answered = tellDelay(how => {
+    if (mine !== controller) return;
     result.classList.add("waiting");
-    say("Translating…");
-    const {done, of} = await ask("ready").catch(() => ({}));
-    if (done < of && mine === controller && result.classList.contains("waiting")) {
-      say(`Translating, while the server still compiles: ${done} of ${of} programs.`);
-    }
-  }, SLOW);
+    say(`Translating${how}`);
+  });
   try {
     const body = {text: given, ...searchOptions(), alignment};
     for await (const {event, data} of stream("v1/translate/stream", body, mine.signal)) {
@@ -193,7 +183,7 @@ async function translate(alignment = true) {
     say("");
     fail(error, translate);
   } finally {
-    clearTimeout(slow);
+    answered();
     if (mine === controller) result.classList.remove("waiting");
   }
 }
@@ -206,10 +196,10 @@ function begin(spans, request) {
   for (const sign of given) places.push(places.at(-1) + sign.length);
   const sentences = spans.map((span, index) => {
     const [start, stop] = span.map(end => places[end]), of = given.slice(start, stop);
-    const {hypotheses, chosen = 0} = state.sentences.find(each => each.source === of) ?? {};
     // What is shown until the answer comes: of this sentence, or of the one it was.
+    const {answer} = state.sentences.find(each => each.source === of) ?? {};
     const before = state.sentences[index]?.hypotheses;
-    return {source: of, start, stop, hypotheses, chosen, before};
+    return applyChoice({source: of, start, stop, answer, before});
   });
   const ends = [0, ...sentences.map(each => each.stop)];
   const gaps = ends.map((end, index) => given.slice(end, sentences[index]?.start));
@@ -231,9 +221,8 @@ function turnOver() {
 function receive(event, data, request) {
   if (event === "start") begin(data.source_spans, request);
   else if (event === "sentence") {
-    const {index, ...answer} = data, sentence = next.sentences[index];
-    Object.assign(sentence, {answer, hypotheses: answer.hypotheses, chosen: 0,
-      ...lastChoice(sentence.source)?.after});
+    const {index, ...answer} = data;
+    applyChoice(Object.assign(next.sentences[index], {answer}));
     draw(turnOver() ? undefined : index);
   } else if (event === "done") finish(data);
 }
@@ -261,7 +250,7 @@ function finish({text: whole, alternatives, unmet, ...facts}) {
     showDetails();
   }
   const shown = state.sentences.map(best).filter(Boolean);
-  const tokens = shown.reduce((sum, each) => sum + (each.tokens?.length ?? 0), 0);
+  const tokens = shown.flatMap(each => each.tokens ?? []).length;
   const open = shown.filter(each => each.text && !each.finished).length;
   say(`${shown.length} sentence${shown.length === 1 ? "" : "s"}, ${tokens} tokens in `
     + `${milliseconds(facts.seconds)}, of which ${milliseconds(facts.queue_seconds)} in the queue.`
@@ -288,9 +277,9 @@ export async function copy(what, button) {
 
 function fill(select, pairs, chosen) {
   select.replaceChildren();
-  for (const [value, name] of new Map(pairs)) add(select, "option", name, {value});
-  select.value = chosen;
-  if (select.selectedIndex < 0) select.selectedIndex = 0;
+  for (const [value, name] of new Map(pairs)) {
+    add(select, "option", name, {value}).selected = value === chosen;  // else the first is
+  }
 }
 
 // Show the languages and the model.
@@ -300,8 +289,7 @@ function setLanguages(from, to) {
     .map(each => [each.target, each.target_name]), to);
   text.lang = source.value;
   output.lang = target.value;
-  byId("swap").disabled = !state.models.some(each =>
-    each.source === target.value && each.target === source.value);
+  byId("swap").disabled = !model(target.value, source.value);
   const {name, checkpoint, parameters, beam_size: beam} = model() ?? {};
   byId("model").textContent = name ? `${name}, checkpoint ${checkpoint}, `
     + `${(parameters / 1e6).toFixed(1)} million parameters, beam ${beam}` : "";
@@ -363,7 +351,6 @@ function listen() {
     markSource();
     timer = setTimeout(translate, PAUSE);
   };
-  byId("languages").onsubmit = event => event.preventDefault();
   source.onchange = target.onchange = () => changeLanguages(source.value, target.value);
   byId("swap").onclick = swap;
   byId("key").onchange = () => translate();
@@ -378,7 +365,7 @@ function listen() {
   const help = byId("help"), showHelp = byId("open-help").onclick = () => {
     const before = document.activeElement;
     help.showModal();
-    help.onclose = () => { if (!before.isConnected) focusWord(); };  // it is drawn again
+    help.onclose = () => { if (!before.checkVisibility()) focusWord(); };  // drawn again
   };
   addEventListener("hashchange", readAddress);
   addEventListener("keydown", event => {
