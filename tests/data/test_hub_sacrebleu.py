@@ -42,6 +42,8 @@ def test_set(monkeypatch, tmp_path):
     return point
 
 
+# Python 3.12 and 3.13 warn of how sacreBLEU unpacks.
+@pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")
 def test_a_test_set_of_sacrebleu_is_fetched_once(server, test_set):
     """After a server that is gone, the next attempt succeeds."""
     with archive_server() as gone:
