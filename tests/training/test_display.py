@@ -54,6 +54,7 @@ def test_a_bar(monkeypatch, width):
     least, and nothing from 100 columns on, in the middle of a long run. Between two
     entries of the log the newest metrics stay, and lines stand above the bar.
     """
+    monkeypatch.setenv("TERM", "xterm")  # Rich knows no width of a dumb one
     terminal = io.StringIO()
     console = functools.partial(rich.console.Console, file=terminal, width=width)
     plain = {"force_terminal": True, "color_system": None, "legacy_windows": False}
