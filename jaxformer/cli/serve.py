@@ -66,7 +66,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve."""
-    for package in ("starlette", "uvicorn", "python_multipart", "prometheus_client"):
+    for package in (
+        "starlette",
+        "uvicorn",
+        "httptools",
+        "python_multipart",
+        "prometheus_client",
+    ):
         require(package, "serve")
     from jaxformer.serving.engine import load_engines
     from jaxformer.serving.server import serve

@@ -69,13 +69,13 @@ class CompiledTranslator:
 
         Args:
             translator: of the run.
-            rows: most sentences of a batch on each device; 0: 32 on a CPU, 64 on a GPU
+            rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
                 or TPU.
         """
         self.compilations = self.source_positions = 0
         self._take(translator)
         models = self.searches[PLAIN].models
-        rows = rows or (32 if jax.default_backend() == "cpu" else 64)
+        rows = rows or (16 if jax.default_backend() == "cpu" else 64)
         plan = self._programs = Programs(translator, models, self.searches, rows)
         self.rows, self.longest = plan.rows, plan.longest
         self.programs, self.needed = len(plan.all), plan.needed

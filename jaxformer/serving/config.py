@@ -25,7 +25,7 @@ class ServingConfig:
         least=0,
         most=4096,
         flag="N",
-        help="most sentences of a batch (default: 32 on a CPU, 64 on a GPU or TPU)",
+        help="most sentences of a batch (default: 16 on a CPU, 64 on a GPU or TPU)",
     )
     queue: int = key(
         1024,

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.guard import MOST_HEADERS
 
 _MOST_REFUSED = 128
 """Connections that are answered 503; more are closed, to save descriptors."""
+_MOST_HEAD = 65_536
+"""Bytes of a head, and between two parts of a body; the guard allows fewer headers."""
+_MOST_AHEAD = 65_536
+"""Bytes of the next requests that are read while one is answered."""
 
 
-class Limited(H11Protocol):
+class Limited(HttpToolsProtocol):
     """The protocol of uvicorn with limits to the number of connections, to the time in
-    which the head of a request arrives, and to that in which nobody reads an answer.
+    which the head of a request arrives, to its size, and to the time in which nobody
+    reads an answer. The requests of a connection are answered one after the other.
 
     A connection whose client the server waits for is closed when a new one needs room.
 
@@ -31,10 +38,15 @@ class Limited(H11Protocol):
     _unread: asyncio.TimerHandle | None = None
     _since = 0.0  # the time at which the server began to wait for the client
     _is_refused = False
+    _is_head = True  # and not a body, nor trailers
+    _body_left = 0  # bytes, as Content-Length says
+    _head_size = 0
+    _fault = ""  # of a head, which the parser takes for a good one
 
     def connection_made(self, transport: Any) -> None:
         """Admit the connection, or prepare to refuse it."""
         super().connection_made(transport)
+        self._ahead = bytearray()  # what is not parsed yet
         # Writing pauses as soon as the client does not read.
         self.transport.set_write_buffer_limits(0)
         self._since = self.loop.time()
@@ -67,8 +79,7 @@ class Limited(H11Protocol):
             return True
         if self._is_refused or self.transport.is_closing():
             return False
-        cycle = self.cycle
-        return not cycle or cycle.more_body or cycle.response_complete
+        return not self._is_answering
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -83,16 +94,82 @@ class Limited(H11Protocol):
             message = f"the server has {most:,} connections: try again later"
             self._refuse(503, "connections", message)
             return
-        super().data_received(data)
+        self._ahead += data
+        self._parse()
+        if len(self._ahead) > _MOST_AHEAD:
+            self.flow.pause_reading()
+
+    def _parse(self) -> None:
+        """Parse what has arrived, up to the end of a request that is to be answered."""
+        while not self._is_answering and not self.transport.is_closing():
+            part = self._take()
+            if not part:
+                break
+            # Else the parser would leave out the body. No such offer is taken.
+            if not (self._is_head and part[:8].lower() == b"upgrade:"):
+                super().data_received(part)
+            if self._head_size > _MOST_HEAD:
+                most = f"at most {MOST_HEADERS:,} bytes: send fewer cookies"
+                self._refuse(431, "headers_too_large", f"the headers have {most}")
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
         elif self._timer is None and not self.transport.is_closing():
             self._wait(self.limits.body_timeout)
 
+    def _take(self) -> bytes:
+        """Return what the parser, which cannot be stopped, may have: a line, or a part
+        of a body whose length is known. Empty: the line has not arrived yet.
+        """
+        size = self._body_left or self._ahead.find(b"\n") + 1
+        if not size:
+            size = len(self._ahead)
+            if self._is_head and self._ahead[:1] > b" " and size <= _MOST_HEAD:
+                return b""
+        part = bytes(self._ahead[:size])
+        del self._ahead[:size]
+        if self._body_left:
+            self._body_left -= len(part)
+        else:
+            self._head_size += len(part)
+        return part
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle = self.cycle
+        return not (not cycle or cycle.more_body or cycle.response_complete)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header, and no trailer: the application has the headers by then."""
+        if self._is_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer a request."""
+        self._is_head, self._head_size = False, 0
+        hosts = [name for name, _ in self.headers].count(b"host")
+        version = self.parser.get_http_version()  # pyright: ignore[reportOptionalMemberAccess]
+        if hosts > 1 or (not hosts and version == "1.1"):
+            self._fault = "Host must be given once"
+            raise ValueError(self._fault)
+        self._body_left = int(dict(self.headers).get(b"content-length", 0))
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._head_size = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._is_head = True
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request, unless it has come already."""
         self._since = self.loop.time()
         super().on_response_complete()
+        if self._ahead:  # not from within the task of the last request
+            self.loop.call_soon(self._parse)
 
     def pause_writing(self) -> None:
         """Wait ``timeout`` seconds for the client to read a part of the answer."""
@@ -115,8 +192,9 @@ class Limited(H11Protocol):
         )
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
-        self._refuse(400, "bad_request", "this is no HTTP request")
+        """Refuse what is no HTTP, for which the parser raised an error."""
+        reason = self._fault or str(sys.exception())
+        self._refuse(400, "bad_request", f"this is no HTTP request: {reason}")
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         error = ServingError(status, code, message).to_json()
@@ -143,3 +221,8 @@ class Limited(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def limited(config: ServingConfig) -> type[Limited]:
+    """Return the protocol of a server with these limits."""
+    return type("OfThisServer", (Limited,), {"limits": config})

@@ -76,7 +76,7 @@ class TranslationEngine(CompiledTranslator):
         Args:
             read: reads it, now and in :meth:`reloaded`.
             name: of the run.
-            rows: most sentences of a batch on each device; 0: 32 on a CPU, 64 on a GPU
+            rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
                 or TPU.
         """
         super().__init__(read(), rows)

@@ -21,7 +21,7 @@ from jaxformer.files import describe
 from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig, Site
-from jaxformer.serving.connections import Limited
+from jaxformer.serving.connections import limited
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=type("OfThisServer", (Limited,), {"limits": config}),
+                http=limited(config),
                 ws="none",
                 loop="asyncio",
                 lifespan="on",

@@ -11,6 +11,7 @@ from serving.fake_engine import FakeEngine
 
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.connections import limited
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
 
@@ -47,7 +48,7 @@ def served(service):
     config = uvicorn.Config(
         make_app(service),
         port=0,
-        http="h11",
+        http=limited(service.config),
         ws="none",
         loop="asyncio",
         log_config=None,
