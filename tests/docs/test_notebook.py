@@ -66,7 +66,7 @@ def test_it_runs(tmp_path, monkeypatch):
     cells = notebook.cells
     (parameters,) = (x for x in cells if "parameters" in x.metadata.get("tags", ()))
     assert "STEPS = 1000" in parameters.source
-    parameters.source = "STEPS = 400"
+    parameters.source = "STEPS = 250"
     nbformat.write(notebook, copy)
     path = ROOT / "scripts" / "run_notebook.py"
     specification = importlib.util.spec_from_file_location("run_notebook", path)
