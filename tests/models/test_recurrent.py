@@ -48,6 +48,14 @@ def make(name, **settings):
     return make_model(config), params
 
 
+@functools.cache
+def begin(name):
+    """Return a network and the parameters that its training begins with."""
+    model, _ = make(name, d_model=32)
+    token = jnp.ones((1, 1), jnp.int32)
+    return model, jax.jit(model.init)(jax.random.key(0), token, token)["params"]
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def forward(model, params, source, target):
     """Return logits and attention weights [B, T, S]."""
@@ -284,11 +292,10 @@ def is_names(x):
 @pytest.mark.parametrize("name", runs.slow_but(["dot"], NETWORKS))
 def test_a_network_learns_to_reverse(name):
     """40 updates halve the loss of a task that needs the order of the source."""
-    model, _ = make(name, d_model=32)
+    model, params = begin(name)
     rng = np.random.default_rng(0)
     source = jnp.asarray(rng.integers(3, 13, (64, 4)))
     target = source[:, ::-1]
-    params = jax.jit(model.init)(jax.random.key(0), source[:1], target[:1])["params"]
     optimizer = optax.adam(0.02)
 
     def loss(params):
@@ -311,13 +318,11 @@ def test_a_network_learns_to_reverse(name):
 
 
 def test_recurrent_matrices_begin_orthogonal():
-    model, _ = make("general")
-    token = jnp.ones((1, 1), jnp.int32)
-    params = jax.jit(model.init)(jax.random.key(0), token, token)["params"]
+    _, params = begin("dot")
     for cell in (params["encoder"]["stack_1"]["cell"], params["decoder"]["stack_0"]):
         for gate in "ifgo":
             kernel = np.asarray(cell[f"h{gate}"]["kernel"])
-            np.testing.assert_allclose(kernel @ kernel.T, np.eye(6), atol=1e-6)
+            np.testing.assert_allclose(kernel @ kernel.T, np.eye(32), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["bahdanau", "general"])
