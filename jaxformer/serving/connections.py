@@ -8,6 +8,7 @@ import sys
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from jaxformer.serving.config import ServingConfig
@@ -39,7 +40,8 @@ class Limited(HttpToolsProtocol):
     _since = 0.0  # the time at which the server began to wait for the client
     _is_refused = False
     _is_head = True  # and not a body, nor trailers
-    _body_left = 0  # bytes, as Content-Length says
+    _body_left = 0  # bytes, as Content-Length says, or of a chunk and its end
+    _line = b""  # the last one
     _head_size = 0
     _fault = ""  # of a head, which the parser takes for a good one
 
@@ -47,6 +49,7 @@ class Limited(HttpToolsProtocol):
         """Admit the connection, or prepare to refuse it."""
         super().connection_made(transport)
         self._ahead = bytearray()  # what is not parsed yet
+        self.flow = _Flow(self.transport, self._ahead)
         # Writing pauses as soon as the client does not read.
         self.transport.set_write_buffer_limits(0)
         self._since = self.loop.time()
@@ -113,7 +116,9 @@ class Limited(HttpToolsProtocol):
                 self._refuse(431, "headers_too_large", f"the headers have {most}")
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
-        elif self._timer is None and not self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._timer is None and not self.transport.is_closing():
             self._wait(self.limits.body_timeout)
 
     def _take(self) -> bytes:
@@ -123,13 +128,15 @@ class Limited(HttpToolsProtocol):
         size = self._body_left or self._ahead.find(b"\n") + 1
         if not size:
             size = len(self._ahead)
-            if self._is_head and self._ahead[:1] > b" " and size <= _MOST_HEAD:
+            is_garbage = self._is_head and self._ahead[:1] <= b" "  # such as TLS
+            if size <= _MOST_HEAD and not is_garbage:
                 return b""
         part = bytes(self._ahead[:size])
         del self._ahead[:size]
         if self._body_left:
             self._body_left -= len(part)
         else:
+            self._line = part
             self._head_size += len(part)
         return part
 
@@ -141,18 +148,31 @@ class Limited(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, and no trailer: the application has the headers by then."""
         if self._is_head:
-            super().on_header(name, value)
+            super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
         self._is_head, self._head_size = False, 0
+        parser, headers = self.parser, dict(self.headers)
+        assert parser is not None
         hosts = [name for name, _ in self.headers].count(b"host")
-        version = self.parser.get_http_version()  # pyright: ignore[reportOptionalMemberAccess]
-        if hosts > 1 or (not hosts and version == "1.1"):
+        if hosts > 1 or (not hosts and parser.get_http_version() == "1.1"):
             self._fault = "Host must be given once"
+        elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            self._fault = "Transfer-Encoding must be chunked"
+        elif parser.should_upgrade():
+            self._fault = "the method must not be CONNECT"
+        if self._fault:
             raise ValueError(self._fault)
-        self._body_left = int(dict(self.headers).get(b"content-length", 0))
+        self._body_left = int(headers.get(b"content-length", 0))
+        self._fault = "the target must have a path"  # or this raises an error
         super().on_headers_complete()
+        self._fault = ""
+
+    def on_chunk_header(self) -> None:
+        """Begin a chunk, or the trailers, which a chunk of no bytes begins."""
+        size = int(self._line.partition(b";")[0], 16)
+        self._body_left = size + 2 if size else 0
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
@@ -221,6 +241,18 @@ class Limited(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+class _Flow(FlowControl):
+    """Reads on only while little of what was read waits to be parsed."""
+
+    def __init__(self, transport: asyncio.Transport, ahead: bytearray) -> None:
+        super().__init__(transport)
+        self._ahead = ahead
+
+    def resume_reading(self) -> None:
+        if len(self._ahead) <= _MOST_AHEAD:
+            super().resume_reading()
 
 
 def limited(config: ServingConfig) -> type[Limited]:

@@ -91,6 +91,8 @@ def test_a_body_that_nobody_reads_loses_no_answer(head, path, length, found):
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS
         b"GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0",
+        b"CONNECT /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_as_json(data):
@@ -259,97 +261,3 @@ def test_a_client_that_was_answered_gives_way_after_a_silent_one():
         with contextlib.suppress(ConnectionResetError):
             assert silent.recv(1) == b""
         silence_after_an_answer(answered)
-
-
-CHUNKED = (
-    b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
-
-
-def test_trailers_are_no_headers():
-    """Or they would say what nobody checked, such as how the body is packed."""
-    end = b"0\r\nContent-Encoding: gzip\r\nContent-Type: text/plain\r\n\r\n"
-    body = b"10\r\n%s\r\n%s" % (b'{"text":"short"}', end)
-    with running() as address:
-        assert b'"text":"SHORT"' in tell(address, CHUNKED + body)
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (b"GET /health HTTP/1.1\r\n", b"X: 123456789012\r\n"),  # a head
-        (b"GET /", b"123456789012"),
-        (CHUNKED + b"1\r\n{\r\n0\r\n", b"X: 123456789012\r\n"),  # trailers
-        (CHUNKED + b"1", b";a=1234567"),  # of a chunk
-        (b"", b"\r\n" * 9),
-    ],
-)
-def test_bytes_without_end_are_refused(parts):
-    """Before the head of a request or a part of its body has come."""
-    first, often = parts
-    with running() as address, socket.create_connection(address) as client:
-        client.settimeout(10)
-        client.sendall(first + often * 10_000)
-        answer = client.recv(65536)
-    assert read(answer) == (431, "headers_too_large")
-
-
-def test_requests_that_come_at_once_are_answered_in_turn():
-    """Also those in the packet of a body, and what is wrong after them."""
-    searched = []
-    engine = FakeEngine(before=lambda *_: searched.append(time.sleep(0.1)))
-    with running(engine) as address:
-        found = tell(address, TRANSLATE + HEALTH + TRANSLATE + b"\0\r\n\r\n")
-    assert len(searched) == 2
-    codes = [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]]
-    assert codes == [b"200", b"200", b"200", b"400"]
-    assert b'"text":"SLOW"' in found
-    assert found.index(b"SLOW") < found.index(b"ok") < found.rindex(b"SLOW")
-
-
-def test_a_client_that_asks_much_at_once_is_read_as_it_is_answered():
-    """What follows a request that is being answered waits in the client's socket."""
-    ready = threading.Event()
-    with (
-        running(FakeEngine(before=lambda *_: ready.wait(20))) as address,
-        socket.create_connection(address) as client,
-    ):
-        client.settimeout(1)
-        client.sendall(TRANSLATE)
-        with pytest.raises(TimeoutError):
-            client.sendall(HEALTH * 2**19)
-        ready.set()
-        client.settimeout(10)
-        found = b""
-        while b'"text":"SLOW"' not in found:
-            found += (part := client.recv(65536))
-            assert part
-
-
-def test_an_offer_of_another_protocol_is_not_taken():
-    """Java's client offers HTTP/2 with each request."""
-    offer = b"\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-    asked = TRANSLATE.replace(b"\r\n", offer, 1)
-    with running() as address:
-        found = tell(address, asked + asked + CLOSE)
-        once = tell(address, TRANSLATE + CLOSE)
-    assert found.count(b"HTTP/1.1 200 ") == 3
-    assert found.count(b"SLOW") == 2 * once.count(b"SLOW") > 0
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [(b"", 400), (b"Host: localhost\r\nHost: b\r\n", 400), (b"Host: b\r\n", 200)],
-)
-def test_a_request_has_one_host(host, status):
-    asked = CLOSE.replace(b"Host: localhost\r\n", host)
-    with running() as address:
-        assert tell(address, asked).startswith(b"HTTP/1.1 %d " % status)
-
-
-def test_a_target_may_be_a_whole_url():
-    """A server must accept it, says RFC 9112, section 3.2.2."""
-    asked = CLOSE.replace(b"/health", b"http://localhost/health")
-    with running() as address:
-        assert tell(address, asked).endswith(b'{"status":"ok"}')
