@@ -255,10 +255,25 @@ def test_a_key_is_asked_for(page):
     page.fake.key = "secret"
     page.write(FILE)
     page.wait(lambda: "Write your key above" in page.text("#problem"))
+    page.press("TAB", held=("SHIFT",))
     page.press("wrong", "ENTER")
     page.wait(lambda: "missing or wrong" in page.text("#problem"))
-    page.find("#key")[0].clear()
+    page.press("a", held=("CONTROL",))
     page.press("secret", "ENTER")
     page.wait(lambda: "Fenster" in page.output)
     stored = page.script("return JSON.stringify([{...localStorage}, location.href])")
     assert "secret" not in stored
+
+
+def test_what_is_typed_stays_in_the_text(page):
+    """Also after the server has refused it for want of a key, for which an empty page
+    asks first.
+    """
+    page.fake.key = "secret"
+    page.press("Open")
+    page.wait(lambda: "Write your key above" in page.text("#problem"))
+    page.press(" it.")
+    assert page.find("#text")[0].get_property("value") == "Open it."
+    page.driver.get("about:blank")
+    page.driver.get(page.url)
+    page.wait(lambda: page.focused == "key")

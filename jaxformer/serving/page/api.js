@@ -142,12 +142,8 @@ export function fail(error, again) {
   const {status, code, message, wait} = error;
   if (/offline|warming/.test(code)) return follow(code, again);
   if (wait) return countDown(message, wait, again);
-  const key = byId("key");
-  if (status === 403) {
-    byId("key-field").hidden = false;
-    key.focus();
-  }
-  return notify(status === 403 && !key.value ? "Write your key above." : message,
+  if (status === 403) byId("key-field").hidden = false;
+  return notify(status === 403 && !byId("key").value ? "Write your key above." : message,
     status >= 500 && "Try again", again);
 }
 

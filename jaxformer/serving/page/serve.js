@@ -333,9 +333,10 @@ function readAddress(opened) {
 
 async function start() {
   try {
-    const {models, limits, key_required: needsKey} = await ask("v1/models");
-    Object.assign(state, {models, limits});
+    const {key_required: needsKey, ...facts} = await ask("v1/models");
+    Object.assign(state, facts);
     byId("key-field").hidden = !needsKey;
+    if (needsKey && !text.value) byId("key").focus();
     settle();
     count();
     readAddress();
