@@ -381,3 +381,12 @@ def test_confidence_is_shown_by_patterns(page):
     }
     assert len(styles) == sum(bool(words) for words in shown.values()) >= 2
     assert not page.find("#output [title='probability 90 %']")
+
+
+def test_a_long_word_of_a_list_is_on_one_line(page):
+    """While there is room for it."""
+    page.translate("Voreinstellungen.")
+    page.words()[0].click()
+    page.wait_for_words()
+    heights = {each.rect["height"] for each in page.find("[role=option] b")}
+    assert len(heights) == 1
