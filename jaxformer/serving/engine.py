@@ -250,7 +250,7 @@ class TranslationEngine(CompiledTranslator):
             message = "attention needs a sentence that is not blank: give one"
             raise ServingError(400, "missing", message, field="text")
         (longest,) = self.translator.codec.measure([text], [translation])
-        what = "attention is shown for"
+        what = "attention and steps are shown for"
         self._check_pair(longest, MOST_ATTENDED, what, "too_many_tokens")
         pair = self.translator.models, self.translator.codec, text, translation
         with self.program("attend", 1, longest) as shape:
