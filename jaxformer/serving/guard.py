@@ -338,7 +338,8 @@ def internal_error(id: str, fault: Exception) -> ServingError:
 def _closes(scope: Scope, headers: Mapping[str, str]) -> bool:
     """Whether the connection of a request is closed after the answer."""
     is_old = scope.get("http_version") == "1.0"
-    return is_old or headers.get("connection", "").lower() == "close"
+    tokens = headers.get("connection", "").lower().split(",")
+    return is_old or "close" in map(str.strip, tokens)
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:

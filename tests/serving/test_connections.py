@@ -64,7 +64,10 @@ def test_a_client_that_reads_nothing_loses_its_connection():
             send_often(silent)
 
 
-@pytest.mark.parametrize("head", [b"1.0", b"1.1\r\nConnection: close"])
+@pytest.mark.parametrize(
+    "head",
+    [b"1.0", b"1.1\r\nConnection: close", b"1.1\r\nConnection: TE, close"],
+)
 @pytest.mark.parametrize(
     ("path", "length", "found"),
     [
@@ -88,7 +91,7 @@ def test_a_body_that_nobody_reads_loses_no_answer(head, path, length, found):
     "data",
     [
         b"HELLO\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
         b"GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0",
