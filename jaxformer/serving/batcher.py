@@ -222,9 +222,8 @@ class Batcher:
         is refused before.
 
         Raises:
-            ServingError: 503, as of :meth:`run`.
+            ServingError: 413 or 503, as of :meth:`run`.
         """
-        count = min(count, self._capacity)
         self.admit(count, client)
         self._hold(client, count)
         try:

@@ -252,7 +252,6 @@ class Service:
         known = {pair: self.engine(*pair) for pair in dict.fromkeys(pairs)}
         engines = [known[pair] for pair in pairs]
         call, lines = current(), sum(query.lines for query in queries)
-        self.batcher.check(lines)
         with self.batcher.reserved(lines, call.client):
             call.spend(lines)
             texts = await self._compute(queries, self._prepare, queries, engines)

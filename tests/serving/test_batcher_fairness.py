@@ -119,7 +119,8 @@ async def test_a_full_queue_has_room_for_the_shares_of_others():
         with batcher.reserved(1, "gone"):
             pass
         with batcher.reserved(12, "first"):
-            assert (await refusal(ask(batcher, ["one"], client="first"))).limit == 12
+            refused = await refusal(ask(batcher, ["one"], client="first"))
+            assert (refused.limit, refused.given) == (12, 13)
             with batcher.reserved(6, "second"):
                 refused = await refusal(ask(batcher, ["one"], client="second"))
                 assert refused.code == "queue"
