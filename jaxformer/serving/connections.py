@@ -13,7 +13,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.guard import MOST_HEADERS
 
 _MOST_REFUSED = 128
 """Connections that are answered 503; more are closed, to save descriptors."""
@@ -112,8 +111,9 @@ class Limited(HttpToolsProtocol):
             if not (self._is_head and part[:8].lower() == b"upgrade:"):
                 super().data_received(part)
             if self._head_size > _MOST_HEAD:
-                most = f"at most {MOST_HEADERS:,} bytes: send fewer cookies"
-                self._refuse(431, "headers_too_large", f"the headers have {most}")
+                rule = f"the head of a request has at most {_MOST_HEAD:,} bytes"
+                message = f"{rule}: send a shorter address or fewer cookies"
+                self._refuse(431, "headers_too_large", message)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
             return

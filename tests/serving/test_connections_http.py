@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from serving.fake_engine import FakeEngine
+from serving.fake_engine import FakeEngine, slowly
 from serving.running_server import CLOSE, HEALTH, TRANSLATE, read, running, tell
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -44,6 +44,25 @@ def test_bytes_without_end_are_refused(parts):
         client.sendall(first + often * 10_000)
         answer = client.recv(65536)
     assert read(answer) == (431, "headers_too_large")
+
+
+def test_the_heads_of_requests_are_not_added_up():
+    long = HEALTH[:-2] + b"X: %s\r\n\r\n" % (b"1" * 15_000)
+    with running() as address:
+        assert tell(address, long * 5 + CLOSE).count(b"HTTP/1.1 200 ") == 6
+
+
+def test_a_long_head_is_refused_though_it_came_during_an_answer():
+    asked = TRANSLATE + HEALTH[:-2] + b"X: 1\r\n" * 9000 + b"X: " + b"1" * 60_000
+    with (
+        running(FakeEngine(before=slowly(0.2))) as address,
+        socket.create_connection(address, 15) as client,
+    ):
+        client.sendall(asked)
+        time.sleep(0.1)
+        client.sendall(b"1" * 9000)
+        found = b"".join(iter(lambda: client.recv(65536), b""))
+    assert found.index(b"SLOW") < found.index(b"HTTP/1.1 431 ")
 
 
 def test_requests_that_come_at_once_are_answered_in_turn():
@@ -128,6 +147,8 @@ def test_an_offer_of_another_protocol_is_not_taken():
     with running() as address:
         found = tell(address, asked + asked + CLOSE)
         once = tell(address, TRANSLATE + CLOSE)
+        chunks = b'9\r\n{"text":"\r\nc\r\nUpgrade: a"}\r\n0\r\n\r\n'
+        assert b'"text":"UPGRADE: A"' in tell(address, CHUNKED + chunks)
     assert found.count(b"HTTP/1.1 200 ") == 3
     assert found.count(b"SLOW") == 2 * once.count(b"SLOW") > 0
 
