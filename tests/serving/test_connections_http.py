@@ -134,6 +134,14 @@ def test_a_chunk_is_parsed_as_one_whatever_lines_it_has(monkeypatch):
     assert len(parts) < 1000
 
 
+def test_the_lines_of_chunks_are_not_added_up():
+    body = b"".join(
+        b"1;a=%s\r\n%c\r\n" % (b"b" * 9000, byte) for byte in b'{"text":"short"}'
+    )
+    with running() as address:
+        assert b'"text":"SHORT"' in tell(address, CHUNKED + body + b"0\r\n\r\n")
+
+
 def test_white_space_ends_no_value_of_a_header():
     asked = TRANSLATE.replace(b"\r\n\r\n", b" \t\r\nConnection: close \r\n\r\n")
     with running() as address:
@@ -161,6 +169,8 @@ def test_a_request_has_one_host(host, status):
     asked = CLOSE.replace(b"Host: localhost\r\n", host)
     with running() as address:
         assert tell(address, asked).startswith(b"HTTP/1.1 %d " % status)
+        old = asked.replace(b"/1.1", b"/1.0", 1)
+        assert tell(address, old).startswith(b"HTTP/1.1 200 ") == (host.count(b"H") < 2)
 
 
 def test_a_target_may_be_a_whole_url():
