@@ -153,18 +153,21 @@ class Limited(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
         self._is_head, self._head_size = False, 0
-        parser, headers = self.parser, dict(self.headers)
+        parser = self.parser
         assert parser is not None
-        hosts = [name for name, _ in self.headers].count(b"host")
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in self.headers:
+            headers.setdefault(name, []).append(value.lower())
+        hosts = len(headers.get(b"host", ()))
         if hosts > 1 or (not hosts and parser.get_http_version() == "1.1"):
             self._fault = "Host must be given once"
-        elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        elif headers.get(b"transfer-encoding", [b"chunked"]) != [b"chunked"]:
             self._fault = "Transfer-Encoding must be chunked"
         elif parser.should_upgrade():
             self._fault = "the method must not be CONNECT"
         if self._fault:
             raise ValueError(self._fault)
-        self._body_left = int(headers.get(b"content-length", 0))
+        self._body_left = int(headers.get(b"content-length", [b"0"])[0])
         self._fault = "the target must have a path"  # or this raises an error
         super().on_headers_complete()
         self._fault = ""

@@ -95,6 +95,8 @@ def test_a_body_that_nobody_reads_loses_no_answer(head, path, length, found):
         b"GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0",
+        b"GET /health HTTP/1.1\r\nHost: a\r\n%s: gzip\r\n%s: chunked\r\n\r\n0"
+        % ((b"Transfer-Encoding",) * 2),
         b"CONNECT /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
     ],
 )
