@@ -151,7 +151,11 @@ class Limited(HttpToolsProtocol):
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer a request."""
+        """Begin to answer a request.
+
+        Raises:
+            ValueError: its headers are refused.
+        """
         self._is_head, self._head_size = False, 0
         parser = self.parser
         assert parser is not None

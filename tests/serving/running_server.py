@@ -31,7 +31,7 @@ def running(engine=None, say=print, **limits):
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(60)
             yield bound.getsockname()
         finally:
             server.should_exit = True
