@@ -20,6 +20,8 @@ _MOST_HEAD = 65_536
 """Bytes of a head, and between two parts of a body; the guard allows fewer headers."""
 _MOST_AHEAD = 65_536
 """Bytes of the next requests that are read while one is answered."""
+_MOST_PARTS = 100
+"""Lines and chunks that are parsed before other connections have their turn."""
 
 
 class Limited(HttpToolsProtocol):
@@ -42,6 +44,7 @@ class Limited(HttpToolsProtocol):
     _body_left = 0  # bytes, as Content-Length says, or of a chunk and its end
     _line = b""  # the last one
     _head_size = 0
+    _has_turn = False  # whether it will be parsed soon
     _fault = ""  # of a head, which the parser takes for a good one
 
     def connection_made(self, transport: Any) -> None:
@@ -97,13 +100,17 @@ class Limited(HttpToolsProtocol):
             self._refuse(503, "connections", message)
             return
         self._ahead += data
-        self._parse()
+        if not self._has_turn:
+            self._parse()
         if len(self._ahead) > _MOST_AHEAD:
             self.flow.pause_reading()
 
     def _parse(self) -> None:
         """Parse what has arrived, up to the end of a request that is to be answered."""
-        while not self._is_answering and not self.transport.is_closing():
+        self._has_turn = False
+        for _ in range(_MOST_PARTS):
+            if self._is_answering or self.transport.is_closing():
+                break
             part = self._take()
             if not part:
                 break
@@ -114,12 +121,18 @@ class Limited(HttpToolsProtocol):
                 rule = f"the head of a request has at most {_MOST_HEAD:,} bytes"
                 message = f"{rule}: send a shorter address or fewer cookies"
                 self._refuse(431, "headers_too_large", message)
+        else:
+            self._parse_soon()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
             return
         self.flow.resume_reading()
         if self._timer is None and not self.transport.is_closing():
             self._wait(self.limits.body_timeout)
+
+    def _parse_soon(self) -> None:
+        self._has_turn = True
+        self.loop.call_soon(self._parse)
 
     def _take(self) -> bytes:
         """Return what the parser, which cannot be stopped, may have: a line, or a part
@@ -195,8 +208,8 @@ class Limited(HttpToolsProtocol):
         """Wait for the next request, unless it has come already."""
         self._since = self.loop.time()
         super().on_response_complete()
-        if self._ahead:  # not from within the task of the last request
-            self.loop.call_soon(self._parse)
+        if self._ahead and not self._has_turn:  # not within the task of the last one
+            self._parse_soon()
 
     def pause_writing(self) -> None:
         """Wait ``timeout`` seconds for the client to read a part of the answer."""

@@ -142,6 +142,16 @@ def test_the_lines_of_chunks_are_not_added_up():
         assert b'"text":"SHORT"' in tell(address, CHUNKED + body + b"0\r\n\r\n")
 
 
+def test_a_request_of_many_parts_is_parsed_in_turns(monkeypatch):
+    """Other connections would else wait for it."""
+    monkeypatch.setattr("jaxformer.serving.connections._MOST_PARTS", 3)
+    body = b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"text":"short"}')
+    with running() as address:
+        found = tell(address, HEALTH + CHUNKED + body + b"0\r\n\r\n")
+    assert found.count(b"HTTP/1.1 200 ") == 2
+    assert b'"text":"SHORT"' in found
+
+
 def test_white_space_ends_no_value_of_a_header():
     asked = TRANSLATE.replace(b"\r\n\r\n", b" \t\r\nConnection: close \r\n\r\n")
     with running() as address:
