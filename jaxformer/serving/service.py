@@ -312,10 +312,11 @@ class Service:
     def _prepare(
         self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
     ) -> list[Text]:
-        texts: list[Text] = []
+        texts, count = list[Text](), 0
         for query, engine in zip(queries, engines, strict=True):
-            texts.append(Text(query, engine, self.glossaries.get(engine.languages)))
-            self.batcher.check(sum(len(text.cuts) for text in texts))
+            text = Text(query, engine, self.glossaries.get(engine.languages))
+            texts.append(text)
+            self.batcher.check(count := count + len(text.cuts))
         for text in texts:
             text.encode()
         return texts
