@@ -10,7 +10,8 @@ with their scores by beam search, greedy search and sampling, in float32, bfloat
 int8; and the number of parameters of the published configurations. Everything runs
 through the command line, which does not change where the code moves. ``compare``
 computes the same again from the recorded model, and prints a line for each part; the
-exit code is 1 where one differs by more than the tolerance.
+exit code is 1 where one differs by more than the tolerance. It trains with every key
+of the recorded configuration, so that a changed default or quickstart moves no number.
 """
 
 from __future__ import annotations
@@ -44,6 +45,19 @@ SEARCHES = {
 }
 PRECISIONS = ("float32", "bfloat16", "int8")
 CONFIGURATIONS = ("quickstart", "paper/ende_base", "paper/ende_big", "paper/enfr_big")
+PINNED = """import json
+
+from jaxformer.runs.config import default_config
+
+
+def get_config():
+    config = default_config()
+    for section, values in json.loads({text!r}).items():
+        if section in config:
+            keys = config[section].keys() & values.keys()
+            config[section].update({{key: values[key] for key in keys}})
+    return config
+"""
 
 
 def call(*arguments: str, devices: int = 1) -> str:
@@ -64,7 +78,7 @@ def call(*arguments: str, devices: int = 1) -> str:
     ).stdout
 
 
-def train(kind: str, workdir: Path, steps: int) -> list[float]:
+def train(kind: str, config: str | Path, workdir: Path, steps: int) -> list[float]:
     """Train for a while, and return the losses that were logged."""
     keys = [
         f"training.steps={steps}",
@@ -78,7 +92,7 @@ def train(kind: str, workdir: Path, steps: int) -> list[float]:
     ]
     options = [f"--config.{key}" for key in keys]
     call(
-        *("train", "--config=configs/quickstart.py", f"--workdir={workdir}", *options),
+        *("train", f"--config={config}", f"--workdir={workdir}", *options),
         devices=8 if kind.endswith("-8") else 1,
     )
     records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
@@ -115,11 +129,12 @@ def translate(
 
 
 def record(
-    folder: Path, model: Path | None, steps: int, sentences: int
+    config: str | Path, folder: Path, model: Path | None, steps: int, sentences: int
 ) -> dict[str, Any]:
     """Compute everything.
 
     Args:
+        config: of the trainings, a Python file.
         folder: for the trained runs.
         model: the run that translates; None: the one that is trained here.
         steps: of each training.
@@ -127,7 +142,7 @@ def record(
     """
     found: dict[str, Any] = {}
     for kind in TRAINING:
-        found[f"losses {kind}"] = train(kind, folder / kind, steps)
+        found[f"losses {kind}"] = train(kind, config, folder / kind, steps)
     for name, search in SEARCHES.items():
         for precision in PRECISIONS:
             found[f"{name} {precision}"] = translate(
@@ -184,7 +199,9 @@ def main() -> int:
         if folder.exists():
             parser.error(f"{folder} exists: name a new folder")
         folder.mkdir(parents=True)
-        found = record(folder, None, options.steps, options.sentences)
+        found = record(
+            "configs/quickstart.py", folder, None, options.steps, options.sentences
+        )
         numbers.write_text(
             json.dumps(
                 {"steps": options.steps, "sentences": options.sentences, "found": found}
@@ -193,9 +210,9 @@ def main() -> int:
         return 0
     before = json.loads(numbers.read_text())
     with tempfile.TemporaryDirectory() as scratch:
-        found = record(
-            Path(scratch), folder / "single", before["steps"], before["sentences"]
-        )
+        run, pinned = folder / "single", Path(scratch) / "pinned.py"
+        pinned.write_text(PINNED.format(text=(run / "config.json").read_text()))
+        found = record(pinned, Path(scratch), run, before["steps"], before["sentences"])
     differences = {
         name: largest(before["found"].get(name), value) for name, value in found.items()
     }
