@@ -161,3 +161,61 @@ def test_a_planted_import_is_found(module, source, fault):
 def test_a_downward_import_passes(module, source):
     module = f"jaxformer.{module}".rstrip(".")
     assert faults(source, module, module == "jaxformer") == []
+
+
+# Files of a room that import each other. A circle that is gone leaves the list; none
+# comes.
+CIRCLES = """
+bucket bucket.mirror
+data.frame data.vocabulary data.vocabulary_labels data.vocabulary_sentencepiece \
+data.vocabulary_table data.vocabulary_tokenizer data.vocabulary_training
+data.labelled data.sources data.texts
+functional.attention functional.backends functional.fused_attention
+models.encoder models.language_model models.one_stack models.recurrent models.seq2seq
+serving.languages serving.service
+translation.batch translation.shortlist
+"""
+
+
+def find_circles(graph):
+    """List the strongly connected components of more than one node."""
+    reached = {}
+    for start in graph:
+        pending, found = [start], set()
+        while pending:
+            new = graph[pending.pop()] - found
+            found |= new
+            pending += new
+        reached[start] = found
+    circles = {
+        frozenset(other for other in found if node in reached[other])
+        for node, found in reached.items()
+        if node in found
+    }
+    return sorted(" ".join(sorted(circle)) for circle in circles)
+
+
+def test_no_new_circle_of_files():
+    """The files of a room import each other in one direction, but for those listed."""
+    modules = find_modules()
+    graph = {
+        module: {
+            target
+            for target, _ in find_imports(
+                path.read_text(encoding="utf-8"),
+                module,
+                path.stem == "__init__",
+                modules,
+            )
+            if target in modules.keys() - {module}
+            and room_of(target) == room_of(module)
+        }
+        for module, path in modules.items()
+    }
+    found = [circle.replace("jaxformer.", "") for circle in find_circles(graph)]
+    assert found == CIRCLES.strip().split("\n")
+
+
+def test_a_circle_is_found_through_several_files():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set()}
+    assert find_circles(graph) == ["a b c"]
