@@ -2,7 +2,7 @@
 
 Command: jaxformer train --config=configs/language_model.py --workdir=runs/python
     jaxformer generate --workdir=runs/python "def main("
-Hardware: 8 minutes on two CPU cores. Score: docs/families.md.
+Hardware: two CPU cores. Time and score: docs/families.md.
 """
 
 from jaxformer.runs.config import default_config

@@ -6,8 +6,8 @@ Command: jaxformer train --config=configs/masked_language_model.py:words
     --workdir=runs/words, then jaxformer train
     --config=configs/masked_language_model.py:language --workdir=runs/language
     --config.training.initial_run=runs/words; or with :words_and_next
-Hardware: 9 minutes for the words and 1 for the classifier on two CPU cores. Score:
-docs/families.md; nothing is claimed for words_and_next.
+Hardware: two CPU cores. Time and score: docs/families.md; nothing is claimed for
+words_and_next.
 """
 
 import language_model as base

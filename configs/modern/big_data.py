@@ -6,9 +6,7 @@ Command: jaxformer train --config=configs/modern/big_data.py --workdir=runs/big_
     --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
     Tokenise the text once, by jaxformer prepare (docs/data.md).
-Hardware: 8 A100, about 21 hours in bfloat16: an estimate, the 5.2e19 training FLOPs of
-    the formula at 28 % of the published peak, a compiler's bound for base on an H200
-    (docs/wmt.md) that nobody has measured.
+Hardware: 8 A100, bfloat16, 5.2e19 training FLOPs: docs/wmt.md turns them into hours.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
 Differs from the paper, and why: as deep_shallow.py, and also
     400,000 tokens on each side of a batch (Ott et al. 2018: with half precision as

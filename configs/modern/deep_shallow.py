@@ -8,9 +8,7 @@ Command: jaxformer train --config=configs/modern/deep_shallow.py \
     --config.data.test=text:test.en,test.de
     On one device add --config.training.accumulation_steps=8, which cuts the batch into
     parts that fit.
-Hardware: 8 A100, about 1.5 hours in bfloat16: an estimate, the 3.8e18 training FLOPs of
-    the formula at 28 % of the published peak, a compiler's bound for base on an H200
-    (docs/wmt.md) that nobody has measured.
+Hardware: 8 A100, bfloat16, 3.8e18 training FLOPs: docs/wmt.md turns them into hours.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
 Differs from the paper, and why:
     12 encoder and 2 decoder layers: as good as 6 and 6, and faster to translate with,

@@ -6,9 +6,8 @@ Command: jaxformer train --config=configs/modern/small_data.py \
     --config.data.train=text:train.en,train.de \
     --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
-Hardware: 1 A100, about 0.2 hours in bfloat16: an estimate, the 6.3e16 training FLOPs of
-    the formula at 28 % of the published peak, a compiler's bound for base on an H200
-    (docs/wmt.md) that nobody has measured; small batches reach less.
+Hardware: 1 A100, bfloat16, 6.3e16 training FLOPs: docs/wmt.md turns them into hours.
+    Small batches fill a device less.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
 Differs from the paper, and why: as deep_shallow.py, and also
     feed-forward layers half as wide and 4 heads, 6 encoder and 3 decoder layers: fewer

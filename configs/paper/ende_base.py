@@ -6,9 +6,8 @@ Command: jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14
     jaxformer evaluate --workdir=runs/ende_base --checkpoint=average \
         --metrics=bleu,compound_split_bleu
     The first one fetches the text.
-Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training
-    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
-    an H200 (docs/wmt.md) that nobody has measured. The paper took 12 hours on 8 P100.
+Hardware: 8 A100, float32 (TF32), 9.5e17 training FLOPs: docs/wmt.md turns them into
+    hours. The paper took 12 hours on 8 P100.
 Score: the paper reports 27.3 tokenised BLEU with compound splitting on newstest2014,
     averaging the last 5 checkpoints; expect 25.6 to 27.5 sacreBLEU (docs/wmt.md).
     Nothing of this size was trained with jaxformer yet.

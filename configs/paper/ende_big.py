@@ -4,9 +4,8 @@ Command: jaxformer train --config=configs/paper/ende_big.py --workdir=runs/ende_
     (text as in ende_base.py) jaxformer average --workdir=runs/ende_big --last=20
     jaxformer evaluate --workdir=runs/ende_big --checkpoint=average
     --metrics=bleu,compound_split_bleu
-Hardware: 8 A100, about 7.7 hours in float32 (TF32): an estimate, the 9.7e18 training
-    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
-    an H200 (docs/wmt.md) that nobody has measured. The paper took 3.5 days on 8 P100.
+Hardware: 8 A100, float32 (TF32), 9.7e18 training FLOPs: docs/wmt.md turns them into
+    hours. The paper took 3.5 days on 8 P100.
 Score: the paper reports 28.4 tokenised BLEU with compound splitting on newstest2014,
     averaging the last 20 checkpoints; expect about 0.7 less in sacreBLEU. Nothing of
     this size was trained with jaxformer yet.

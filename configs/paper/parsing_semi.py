@@ -9,10 +9,8 @@ Command: jaxformer train --config=configs/paper/parsing_semi.py \
     You bring the text, as parsing_wsj.py says; to train, also about 17 million
     sentences with trees of other parsers, the high-confidence and BerkeleyParser
     corpora of Vinyals & Kaiser et al. (2014), which are not public either.
-Hardware: 8 A100, about 1.4 hours in float32 (TF32): an estimate, the 1.8e18 training
-    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
-    an H200 (docs/wmt.md) that nobody has measured. Trees are longer than the sentences
-    that it counts with. The paper gives no time.
+Hardware: 8 A100, float32 (TF32), 1.8e18 training FLOPs: docs/wmt.md turns them into
+    hours. They count sentences of 25 tokens; trees are longer. The paper gives no time.
 Score: the paper reports 92.7 F1 on section 23; see parsing_wsj.py. Nothing of this size
 was trained with jaxformer yet. Differs from the paper: as parsing_wsj.py; the values
 that it does not say, dropout 0.1 and 4,000 steps of warm-up, are

@@ -11,10 +11,8 @@ Command: jaxformer train --config=configs/paper/parsing_wsj.py \
     one a line; on the target side its tree as a line of symbols, as
     scripts/trees.py writes it. About 40,000 sentences (sections 2 to 21)
     train, section 22 validates, section 23 tests.
-Hardware: 8 A100, about 1.2 hours in float32 (TF32): an estimate, the 1.5e18 training
-    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
-    an H200 (docs/wmt.md) that nobody has measured. Trees are longer than the sentences
-    that it counts with. The paper gives no time.
+Hardware: 8 A100, float32 (TF32), 1.5e18 training FLOPs: docs/wmt.md turns them into
+    hours. They count sentences of 25 tokens; trees are longer. The paper gives no time.
 Score: the paper reports 91.3 F1 on section 23. jaxformer evaluate gives labelled
     bracketing F1 by EVALB's rules; a tree of wrong form counts as wrong, where EVALB
     leaves it out. Nothing of this size was trained with jaxformer yet.

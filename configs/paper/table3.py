@@ -5,10 +5,8 @@ Command: jaxformer train --config=configs/paper/table3.py:b_dk16
     --workdir=runs/table3_b_dk16 (without :b_dk16 it is the base; text as in
     ende_base.py), and then jaxformer evaluate --workdir=runs/table3_b_dk16
     --checkpoint=latest --metrics=bleu,compound_split_bleu
-Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training
-    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
-    an H200 (docs/wmt.md) that nobody has measured. The paper took 12 hours on 8 P100.
-    This is the base; the row big takes ten times as much, and jaxformer reproduce 3
+Hardware: 8 A100, float32 (TF32), 9.5e17 training FLOPs: docs/wmt.md turns them into
+    hours. The paper took 12 hours on 8 P100. This is the base; jaxformer reproduce 3
     gives the FLOPs of every row.
 Score: the paper reports perplexity 4.92 a word piece and 25.8 BLEU for the base, of the
     last checkpoint without averaging. Nothing of this size was trained with jaxformer

@@ -63,8 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=paper.UTILISATION,
         metavar="X",
-        help=f"part of the peak that training gets (default {paper.UTILISATION}: the"
-        " compiler's bound, not measured)",
+        help=f"share of the peak that training gets (default {paper.UTILISATION}: that"
+        " of the base model on one H200)",
     )
 
 

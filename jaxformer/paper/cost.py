@@ -18,9 +18,9 @@ base model needs less than 1 % more FLOPs.
 """
 
 
-UTILISATION = 0.28
-"""Share of the published peak for the estimate of hours: a bound for XLA's program of
-the base model on an H200, by the bytes that it moves. It was not measured.
+UTILISATION = 0.31
+"""Share of the published peak for the estimate of hours: that of the base model in
+bfloat16 on one H200 (docs/benchmarks.md). Larger models reach more.
 """
 
 
