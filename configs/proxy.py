@@ -6,7 +6,6 @@ Command: jaxformer train --config=configs/proxy.py:a_h1 --workdir=runs/proxy_a_h
     --config.data.train=text:train.en,train.de \
     --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
-    All rows, one after another: python scripts/ablations --output=runs/ablations
 Hardware: two CPU cores, about 4 minutes for the base and at most a quarter of an hour.
 Score: docs/ablations.md has BLEU and perplexity of every row.
 Stands for: the paper's base, in its shape: a quarter of its widths, half of its heads,

@@ -5,8 +5,7 @@ Command: jaxformer train --config=configs/recurrent.py:bahdanau
     --workdir=runs/bahdanau for RNNsearch (Bahdanau et al. 2015; without :bahdanau it is
     the same), or jaxformer train --config=configs/recurrent.py:luong
     --workdir=runs/luong for two layers with general attention and input feeding (Luong
-    et al. 2015). scripts/benchmark/networks.py trains both and the Transformer for
-    equal time.
+    et al. 2015).
 Hardware: two CPU cores. Time and score: docs/families.md has both after ten minutes; no
     run of all steps was timed.
 Differs from the papers: Adam with the schedule of the Transformer's paper in place of

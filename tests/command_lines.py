@@ -230,7 +230,7 @@ def check_script(path: str, arguments: Sequence[str]) -> None:
         raise _ReadError
 
     known = argparse.ArgumentParser.parse_known_args
-    if (ROOT / path / "__main__.py").is_file():  # a folder: `python scripts/ablations`
+    if (ROOT / path / "__main__.py").is_file():  # a folder: `python docs/figures`
         path += "/__main__.py"
     spec = importlib.util.spec_from_file_location("script_of_a_page", ROOT / path)
     assert spec is not None

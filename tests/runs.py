@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.cli import config_file
 from jaxformer.cli.main import main
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
@@ -301,11 +300,3 @@ def slow_but(quick: Collection[str], names: Iterable[str]) -> list[Any]:
 def copy(run: Path, path: Path) -> Path:
     """Copy a run for a test that changes it."""
     return Path(shutil.copytree(run, path))
-
-
-@functools.cache
-def read_proxy(row: str) -> configuration.RunConfig:
-    """Read the configuration of a row of the ablations in small."""
-    return configuration.parse(
-        config_file.read(str(ROOT / f"configs/proxy.py:{row}"), [])
-    )

@@ -48,14 +48,6 @@ class JaxLearner:
                 jax.block_until_ready(metrics)  # as training reads them there
         jax.block_until_ready(self._state)
 
-    def nll(self, batches: Iterable[Batch]) -> float:
-        """Return the negative log-likelihood a token, in nats, without dropout."""
-        sums = [self._engine.evaluate(self._state, batch) for batch in batches]
-        nll, tokens = (
-            sum(float(part[name]) for part in sums) for name in ("nll", "tokens")
-        )
-        return nll / tokens
-
     def batches(self, pairs: Encoded) -> list[Batch]:
         """Make the batches of an epoch of real text."""
         plan = TrainingData.from_pairs(pairs, self._data, seed=0).plan(0)

@@ -132,7 +132,7 @@ def parse() -> argparse.Namespace:
         ("requests", 10_000, "after which memory is measured (default: 10,000)"),
     )
     options = parser.parse_args()
-    options.source, options.counts = None, []
+    options.counts = []
     for word in options.clients.split(","):
         if not word.isdecimal() or not int(word):
             parser.error(f"--clients must be numbers such as 1,64, not {word!r}")
@@ -142,13 +142,14 @@ def parse() -> argparse.Namespace:
 
 def read_texts(options: argparse.Namespace) -> list[str]:
     """Read different texts of the test set that are one sentence each."""
-    import translate
+    from jaxformer.data import sources
     from jaxformer.runs import config as configuration
     from jaxformer.serving.layout import divide
 
     data = configuration.load(options.workdir / "config.json").data
     options.languages = [data.source_language, data.target_language]
-    texts = dict.fromkeys(translate.read(options)[0])
+    pairs = sources.load(data.test or "", *options.languages)
+    texts = dict.fromkeys(pair.source for pair in pairs)
     whole = [
         text
         for text in texts

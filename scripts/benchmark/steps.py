@@ -14,7 +14,7 @@ process of its own, and they take turns; figures are medians over the turns. The
 is to torch-float32 within a turn. Batches of the fixed shape have no padding. With
 --source and --target there are also batches of real text, in which each system has its
 own batching under the same budget of slots. Without PyTorch only jaxformer is measured;
-pip install '.[benchmark]' installs the others. Close other programs first.
+pip install '.[train,parity]' installs the others. Close other programs first.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ def check_systems(systems: Sequence[str]) -> None:
             raise InputError(f"the system {system} is named twice: name each once")
         framework = system.partition("-")[0]
         if framework != "jaxformer":
-            require("torch", "benchmark")
+            require("torch", "parity")
         if framework == "marian":
-            require("transformers", "benchmark")
+            require("transformers", "parity")
 
 
 def read_text(

@@ -56,10 +56,6 @@ class Learner(Protocol):
         """Update once with each batch, and wait until that is done."""
         ...
 
-    def nll(self, batches: Iterable[Batch]) -> float:
-        """Return the negative log-likelihood a token, in nats, without dropout."""
-        ...
-
     def batches(self, pairs: Encoded) -> list[Batch]:
         """Make the batches of real text that suit it best."""
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ from jaxformer.data.batching import Batch
 from jaxformer.data.encoding import cores
 from jaxformer.data.store import Encoded
 from jaxformer.functional.positions import sinusoidal
-from jaxformer.models.config import TransformerConfig
 from tasks import BOS, EOS, PAD, Task, sorted_batches
 
 WARMUP_STEPS = 4000
@@ -101,16 +100,15 @@ class TorchTransformer(nn.Module):
         return functional.linear(output, self.table.weight)
 
 
-def make_marian(task: Task | TransformerConfig) -> Any:
+def make_marian(task: Task) -> Any:
     """Make a Marian model of the same size; its layers are post-norm too."""
     import transformers
 
-    layers = task.num_layers if isinstance(task, Task) else task.num_encoder_layers
     sizes: dict[str, Any] = {
         f"{side}_{name}": size
         for side in ("encoder", "decoder")
         for name, size in (
-            ("layers", layers),
+            ("layers", task.num_layers),
             ("ffn_dim", task.d_ff),
             ("attention_heads", task.num_heads),
         )
@@ -141,7 +139,6 @@ class TorchLearner:
         task: Task,
         precision: str,
         model: nn.Module,
-        rate: Callable[[int], float] | None = None,
         device: str = "cpu",
     ) -> None:
         """Prepare to learn.
@@ -150,7 +147,6 @@ class TorchLearner:
             task: what to learn.
             precision: the type of the computation.
             model: that learns.
-            rate: the learning rate after so many updates; by default the paper's.
             device: ``cpu`` or ``cuda``.
         """
         torch.set_num_threads(cores())
@@ -165,7 +161,7 @@ class TorchLearner:
                 (step + 1) ** -0.5, (step + 1) * WARMUP_STEPS**-1.5
             )
 
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate or paper)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, paper)
 
     def logits(
         self, source: Tensor, inputs: Tensor, no_source: Tensor | None
@@ -225,18 +221,6 @@ class TorchLearner:
             self.step(batch)
         if self.device == "cuda":
             torch.cuda.synchronize()
-
-    def nll(self, batches: Iterable[Batch]) -> float:
-        """Return the negative log-likelihood a token, in nats, without dropout."""
-        self.model.eval()
-        # Gradients are not switched off: without them PyTorch computes its encoder in
-        # another way than in training.
-        sums = [
-            (total.item(), count)
-            for total, count in (self.loss(batch, 0.0) for batch in batches)
-        ]
-        self.model.train()
-        return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
     def batches(self, pairs: Encoded) -> list[Batch]:
         """Make the batches of real text that suit it best."""

@@ -61,17 +61,6 @@ def add_numbers(
         parser.add_argument(f"--{name}", type=whole, default=default, help=meaning)
 
 
-def add_workdir(parser: argparse.ArgumentParser) -> None:
-    """Declare the folder of the results."""
-    parser.add_argument(
-        "--workdir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="where the results go",
-    )
-
-
 def tell(text: str) -> None:
     """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -104,7 +104,7 @@ def test_variations_of_ours(variation, tmp_path):
 @pytest.mark.parity
 def test_systems_learn_in_turn(tmp_path, monkeypatch, capfd):
     """Each has a row for fixed batches and one for text, in this order."""
-    pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    pytest.importorskip("torch", reason="needs the extra `parity`")
     for name, value in runs.environment().items():
         monkeypatch.setenv(name, value)
     source, target = write_text(tmp_path)
@@ -188,7 +188,7 @@ def test_other_systems_learn_the_same_task(kind):
     """Their first loss is that of guessing, padding changes no loss, and some steps
     on one batch lower it.
     """
-    torch = pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    torch = pytest.importorskip("torch", reason="needs the extra `parity`")
     import torch_learners
 
     torch.manual_seed(0)

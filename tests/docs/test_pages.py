@@ -11,7 +11,7 @@ WITHOUT_BLOCKS = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_page_names_exists(name):
     """Pictures, relative links as a code host resolves them, configurations and
-    scripts; no placeholder is left.
+    scripts, but for those of another commit (COMMIT:PATH); no placeholder is left.
     """
     text = (ROOT / name).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)\s]+)\)", WITHOUT_BLOCKS.sub("", text))
@@ -21,7 +21,7 @@ def test_what_a_page_names_exists(name):
     assert [link for link in links if not (folder / link).exists()] == []
     assert not re.search(r"@[A-Z]+@|TODO|TBD", text)
     path = (
-        r"(?<![\w/.])((?:configs|scripts)/[\w/]+\.(?:py|sh|sbatch)|configs/\w+/(?!\w))"
+        r"(?<![\w/.:])((?:configs|scripts)/[\w/]+\.(?:py|sh|sbatch)|configs/\w+/(?!\w))"
     )
     assert [one for one in re.findall(path, text) if not (ROOT / one).exists()] == []
 

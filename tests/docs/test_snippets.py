@@ -146,7 +146,7 @@ def test_python_runs(page, tmp_path, monkeypatch, capsys):
         ("make quickstop", "quickstop"),
         ("pip install '.[trian]'", "trian"),
         ("python scripts/nothing.py", "scripts/nothing.py"),
-        ("python scripts/ablations --output=runs/a --seed=1", "--seed=1"),
+        ("python docs/figures --output=a --seed=1", "--seed=1"),
         ("python -m no_such_module", "no_such_module"),
         ("perl -e 1", "perl"),
     ],

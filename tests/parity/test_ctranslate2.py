@@ -28,7 +28,7 @@ except ModuleNotFoundError:  # collected all the same, so that they can be count
 
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.skipif(ctranslate2 is None, reason="needs the extra `benchmark`"),
+    pytest.mark.skipif(ctranslate2 is None, reason="needs the extra `parity`"),
 ]
 
 SIZE, PAD, EOS, BOS, UNK, LONGEST = 41, 0, 1, 2, 3, 48

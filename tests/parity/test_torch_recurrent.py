@@ -12,7 +12,7 @@ import pytest
 from jaxformer.nn.recurrent import BahdanauEncoder, LuongEncoder
 
 pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch", reason="needs the extra `benchmark`")
+torch = pytest.importorskip("torch", reason="needs the extra `parity`")
 
 WIDTH, LENGTHS = 6, (7, 3, 1)
 GATES = {"gru": "rzn", "lstm": "ifgo"}  # in PyTorch's order

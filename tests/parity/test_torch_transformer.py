@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:  # collected all the same, so that they can be counted
     torch = None
 else:
-    import torch_parameters
+    from parity import torch_parameters
 
 pytestmark = [
     pytest.mark.parity,
