@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxformer import paper
 from jaxformer.cli import config_file
 from jaxformer.data.wmt import find_task
 from jaxformer.errors import InputError
 from jaxformer.models.cache import empty_cache
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import make_model
+from jaxformer.paper.cost import UTILISATION, count_flops, expected_hours
+from jaxformer.paper.tables import TABLES, find_table
 from jaxformer.runs.config import RunConfig, flatten, parse
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
@@ -30,7 +31,7 @@ FILES = sorted(
     if path.stem != "finetune"  # it needs a run
 )
 VARIANTS = {
-    "paper/table3": [row.name for row in paper.find_table(3).rows],
+    "paper/table3": [row.name for row in find_table(3).rows],
     "proxy": list(runpy.run_path(str(CONFIGS / "proxy.py"))["VARIANTS"]),
     "masked_language_model": ["language", "words_and_next"],
     "recurrent": ["bahdanau", "luong"],
@@ -59,7 +60,7 @@ def test_there_are_the_promised_ones():
     """Those of the paper's tables, and others; names are unique in all folders, since
     a configuration imports its neighbour by name.
     """
-    rows = [row for table in paper.TABLES.values() for row in table.rows if row.config]
+    rows = [row for table in TABLES.values() for row in table.rows if row.config]
     of_paper = {row.config.removeprefix("configs/").replace(".py", "") for row in rows}
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
     others = {"quickstart", "reverse", "paper/table3", "proxy"}
@@ -104,7 +105,7 @@ def test_the_flops_are_the_formulas(name):
     dtype, flops = found.groups()
     assert dtype == config.model.dtype
     steps, tokens = config.training.steps, config.data.tokens_per_batch
-    work = paper.count_flops(config.model, steps=steps, tokens_per_batch=tokens)
+    work = count_flops(config.model, steps=steps, tokens_per_batch=tokens)
     assert flops == f"{work:.1e}".replace("e+", "e")
     assert "Nothing of this size was trained with jaxformer yet." in text
 
@@ -121,10 +122,10 @@ def test_the_hours_of_the_page_are_the_formulas():
     )
     assert head
     shares = [int(share) / 100 for share in head.groups()]
-    assert shares[0] == paper.UTILISATION
+    assert shares[0] == UTILISATION
     configs = [read("paper/ende_base"), read("paper/ende_big")]
     work = [
-        paper.count_flops(
+        count_flops(
             each.model,
             steps=each.training.steps,
             tokens_per_batch=each.data.tokens_per_batch,
@@ -136,7 +137,7 @@ def test_the_hours_of_the_page_are_the_formulas():
     assert len(rows) > 5
     for peak, *hours in rows:
         assert hours == [
-            f"{paper.expected_hours(flops, float(peak), share):.2g}"
+            f"{expected_hours(flops, float(peak), share):.2g}"
             for flops, share in zip(work, shares, strict=True)
         ]
 

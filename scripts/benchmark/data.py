@@ -21,15 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import turns
-from jaxformer.data import (
-    DataConfig,
-    TrainingData,
-    TrainingText,
-    Vocabularies,
-    load,
-    prepare,
-)
+from jaxformer.data.config import DataConfig
+from jaxformer.data.corpus import TrainingText
 from jaxformer.data.encoding import cores
+from jaxformer.data.pipeline import TrainingData
+from jaxformer.data.preparing import prepare
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabularies
 
 
 def main() -> None:
