@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from unicodedata import bidirectional
 
 from jaxformer.data.language_codes import short_code
 from jaxformer.translation.results import (
@@ -14,9 +15,11 @@ from jaxformer.translation.results import (
 )
 
 _WORD_BEGIN = "▁"
+# Marks that end a sentence before white space; and full-width ones, which need none.
+_MARKS = ".!?…‽⁇⁈⁉‼\u037e؟۔।॥։።፧။។៕།༎᙮᠃᠉᱾᱿꓿"
+_FULL_WIDTH = "。！？｡"
 # Marks to cut after, in order of preference; then any two words.
-_FULL_WIDTH = "。！？"
-_ENDS = (".!?…。！？।؟", ",;:–—、，；：،")
+_ENDS = (_MARKS + _FULL_WIDTH, ",;:–—、，；：،")
 
 
 def split(pieces: Sequence[str], limit: int) -> list[tuple[int, int]]:
@@ -137,16 +140,26 @@ def _join_words(
 
 # Closing and opening marks between a sentence and the next; a straight quote is
 # either.
-_CLOSING = "\"'”’“‘»›«‹)\\]}」』）】》〉"
-_OPENING = "\"'“‘”„‚«‹»›(\\[{「『（【《〈¿¡-–—*•"
+_CLOSING = "\"'”’“‘»›«‹)]}」』）】》〉"
+_OPENING = "\"'“‘”„‚«‹»›([{「『（【《〈¿¡-–—*•"
+# Closing marks that may have a space before them: no opening mark is followed by one.
+_SPACED = r"[ \u00a0\u202f][»›”’)\]}」』）】》〉](?=[\s,;:.!?)]|\Z)"
 
-# Marks that end a sentence before white space; full-width ones, which need none; and
-# characters that break a line, which end a sentence without a mark. No line contains a
-# line feed.
-_MARKS = ".!?…؟۔।॥։።။"
+
+def _class(characters: str) -> str:
+    return f"[{re.escape(characters)}]"
+
+
+# Marks that end a sentence in one language only.
+_OWN_MARKS = {"el": ";", "hy": ":"}
+
+# Ends of sentences: marks before white space, but not the semicolon of a character
+# reference; full-width marks; and characters that break a line, which end a sentence
+# without a mark. No line contains a line feed.
 _PLACES = re.compile(
-    rf"(?<![{_MARKS}])(?P<end>[{_MARKS}]++)(?:[{_CLOSING}]|[\u00a0\u202f][»›])*+(?=\s)"
-    rf"|(?P<wide>[。！？｡]++)[{_CLOSING}]*+"
+    rf"(?<!{_class(_MARKS)})(?P<end>{_class(_MARKS)}++|(?<!&..)(?<!&...)(?<!&....)[;:])"
+    rf"(?:{_class(_CLOSING)}|{_SPACED})*+(?=\s)"
+    rf"|(?P<wide>{_class(_FULL_WIDTH)}++){_class(_CLOSING)}*+"
     r"|(?P<line>[\u2028\u2029\x85\x0b\x0c])"
 )
 
@@ -159,14 +172,37 @@ _ABBREVIATIONS = {
         " approx"
     ),
     "de": (
-        "Dr Prof Hr Fr Frl Hrn Dipl Ing Mag St bzw ca evtl ggf inkl exkl insb sog vgl"
-        " zzgl zzt Tel Str lt Mio Mrd"
+        "Dr Prof Hr Fr Frl Hrn Dipl Ing Mag St med bzw ca evtl ggf inkl exkl insb sog"
+        " vgl zzgl zzt Tel Str lt Mio Mrd"
     ),
     "fr": "MM Mme Mmes Mlle Mlles Dr Pr St Ste cf env av apr",
-    "es": "Sr Sra Sres Sras Srta Dr Dra Prof Ud Uds Gral Lic Av Avda aprox pág cf",
-    "it": "Sig Sigg Dott Prof Avv Ing On cfr ca",
-    "pt": "Sr Sra Srs Sras Dr Dra Prof Profa Exmo Av cf aprox",
+    "es": (
+        "Sr Sra Sres Sras Srta Dr Dra Prof Ud Uds Gral Lic Av Avda aprox pág cf sr sra"
+        " dr dra prof"
+    ),
+    "it": "Sig Sigg Dott Prof Avv Ing On cfr ca sig sigg dott prof avv ing",
+    "pt": "Sr Sra Srs Sras Dr Dra Prof Profa Exmo Av cf aprox sr sra dr dra prof",
     "nl": "Dhr Mevr dhr mevr mw dr prof ir ing bijv ca resp incl excl",
+    "da": "Dr Prof Hr Fr Skt St dr prof hr fr ca jf kl",
+    "nb": "Dr Prof dr prof ca jf kl",
+    "no": "Dr Prof dr prof ca jf kl",
+    "sv": "Dr Prof dr prof ca jfr kl",
+    "fi": "Dr Prof esim ks prof",
+    "pl": "Dr Prof dr prof mgr inż hab ks św ul al np tzn tj ok por zob tys mln mld",
+    "cs": "Dr Prof Ing Mgr dr prof doc ing mgr sv ul nám tzv tj např popř resp",
+    "sk": "Dr Prof Ing Mgr dr prof doc ing mgr sv ul nám tzv tj napr popr resp",
+    "hr": "Dr Prof dr prof sv ul tzv npr",
+    "sr": "Др Проф др проф св ул тзв нпр Dr Prof dr prof sv ul tzv npr",
+    "sl": "Dr Prof dr prof sv ul tj npr",
+    "hu": "Dr Prof dr prof ifj id özv pl ún ill kb",
+    "ro": "Dr Prof dr prof str bd sf dl dna",
+    "tr": "Dr Prof Doç Av Sn",
+    "el": "Δρ δρ κα κκ βλ σελ λεωφ",
+    "ru": "Ул См Проф ул им см стр гл рис табл тыс млн млрд проф акад просп пл обл пгт",
+    "uk": "Вул Див Проф вул ім див гл рис табл тис млн млрд проф акад просп пл обл",
+    "bg": "Проф Ул Бул ул бул гр стр рис табл хил млн млрд проф доц",
+    "hi": "डॉ प्रो श्री सं",
+    "bn": "ডা ড মো প্রফেসর",
 }
 
 
@@ -187,11 +223,12 @@ _BEFORE_NUMBERS = _words(
 # Languages that write "the 3rd" as "3.".
 _ORDINALS = _words("de lb da nb nn no is fo fi et lv cs sk sl hr bs sr pl hu tr")
 
-_WORD = re.compile(r"[\w.\-]*\Z")
+# Vowel signs of Indic scripts are no \w.
+_WORD = re.compile(r"[\w\u0900-\u0963\u0980-\u0dff.\-]*\Z")
 _INNER_STOPS = re.compile(r"(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}")
 _ROMAN = re.compile(r"[IVXLC]+")
 _SPACE = re.compile(r"\s*")
-_NEXT = re.compile(rf"[\s{_OPENING}]*(\S?)")
+_NEXT = re.compile(rf"(?:\s|{_class(_OPENING)})*(\S?)")
 # No abbreviation is longer.
 _LOOK_BACK = 24
 
@@ -199,8 +236,9 @@ _LOOK_BACK = 24
 def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
     """Cut a paragraph into its sentences, each with the white space before it.
 
-    A sentence ends at ``.``, ``!``, ``?``, ``…`` or similar marks of other scripts,
-    with closing quotes and brackets, if white space and no lower-case letter follow;
+    A sentence ends at ``.``, ``!``, ``?``, ``…`` or similar marks of other scripts, in
+    Greek also at ``;``, in Armenian at ``:``. Closing quotes and brackets belong to it.
+    White space must follow, and then neither a lower-case letter nor another mark;
     after a full-width mark anything may follow. A single full stop does not end a
     sentence after an initial, an abbreviation, the number of an item, or an ordinal
     number in languages that write them so. In doubt two sentences stay together: a
@@ -246,8 +284,12 @@ def _ends(text: str, start: int, found: re.Match[str], language: str) -> bool:
         )
     next_character = _NEXT.match(text, found.end())
     following = next_character[1] if next_character else ""
-    if following.islower():
+    # Georgian has lower-case letters, but no sentence begins with a capital.
+    is_lower = following.title() != following
+    if is_lower or following in _MARKS:
         return False
+    if found["end"] in ";:":
+        return found["end"] == _OWN_MARKS.get(language)
     return found["end"] != "." or not _is_abbreviated(
         text, start, found.start(), following, language
     )
@@ -264,7 +306,10 @@ def _is_abbreviated(
             _OPENING
         )
         return item or (language in _ORDINALS and len(word) <= 3)
-    initial = len(word) == 1 and word.isalpha() and word.lower() != word.upper()
+    # Of the scripts without case, Arabic and Hebrew have initials.
+    initial = len(word) == 1 and word.isalpha()
+    if initial and word.lower() == word.upper():
+        initial = bidirectional(word) in ("R", "AL")
     if (
         initial
         or word in ABBREVIATIONS.get(language, ())

@@ -1,6 +1,7 @@
 """Paragraphs and long sentences are cut, and their translations become one line."""
 
 import doctest
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from jaxformer.translation.paragraphs import (
 )
 from jaxformer.translation.results import Alignment, Hypothesis
 
+KNOWN = Path(__file__).with_name("sentences.tsv").read_text("utf-8").splitlines()
 PARTS = 'Mr.|z. B.|A.|12.|3.5|word|Word|...|…|!|?|.|。|」|"|(|)| |  |\u2028|\t|\u3000'
-PARTS = st.sampled_from([*PARTS.split("|"), "他", "e.g.", "\x00", "🙂"])
+PARTS = st.sampled_from([*PARTS.split("|"), "他", "e.g.", "\x00", "🙂", " »", ";"])
 PIECES = st.sampled_from(["▁a", "▁b", "c", "d", ".", ",", "▁(", "e."])
 
 
@@ -75,6 +77,7 @@ def test_the_sentences_are_the_paragraph(text, language):
         ("ar", "هل أنت هنا؟| نعم."),
         ("ru", "А. С. Пушкин родился.| Он умер."),
         ("", "Am 3.| Mai.| B. kam."),
+        *(line.split("\t") for line in KNOWN[1:]),
     ],
 )
 def test_hard_cases(language, marked):
@@ -96,7 +99,23 @@ def test_a_long_paragraph_is_cut_everywhere():
     assert found[1:] == [(" ", "Mr. Hill came.")] * 19_999
 
 
-@pytest.mark.parametrize("unit", [".", " ", '."', "1. ", "。", ". (", "a ", ".\u00a0»"])
+@given(letter=st.characters(categories=["Ll"]))
+def test_no_sentence_begins_with_a_small_letter(letter):
+    """Of any script that has capitals, also after quotes and dashes."""
+    following = letter if letter.title() != letter else "a"
+    for between in (" ", " – ", "» ", "” — "):
+        text = f"X yz!{between}{following}b."
+        assert split_sentences(text) == [("", text)]
+
+
+@pytest.mark.parametrize("mark", "។៕།༎\u037e؟।॥۔։።။…")
+def test_marks_of_all_scripts_end_sentences(mark):
+    assert len(split_sentences(f"Xy{mark} Zw{mark}» Xy.")) == 3
+
+
+@pytest.mark.parametrize(
+    "unit", [".", " ", '."', "1. ", "。", ". (", "a ", ".\u00a0»", ". » ", "; "]
+)
 def test_odd_paragraphs_take_no_longer(unit):
     """The time depends on the length of a line, not on its square."""
     text = f"a{unit * 100_000}b"
