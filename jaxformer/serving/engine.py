@@ -208,6 +208,12 @@ class TranslationEngine(CompiledTranslator):
         kept = (each._replace(aligned=aligned) for each in sentences if each.ids)
         return [EncodedSentence(each, kind, len(each.ids), passage) for each in kept]
 
+    def writes(self, text: str) -> bool:
+        """Return whether both vocabularies can write a text as it is."""
+        both = self.translator.vocabularies
+        sides = both.source, both.target
+        return all(own.decode(own.encode(text)) == text for own in sides)
+
     def join(
         self, encoded: Sequence[EncodedSentence], parts: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:

@@ -255,7 +255,8 @@ async def _attend(service: Service, given: Fields) -> Fields:
 
 async def _alternatives(service: Service, given: Fields) -> Fields:
     text, prefix, k = (given[name] for name in ("text", "prefix", "k"))
-    engine, hidden = _find_engine(service, given), hide(text)
+    engine = _find_engine(service, given)
+    hidden = hide(text, engine.writes)
     if hidden is not None:
         if not hidden.text:  # it has too many
             return {"alternatives": []}

@@ -1,5 +1,6 @@
 """What programs put into texts comes back as it was: placeholders such as ``{name}``
-and ``%1$s``, tags, URLs, e-mail addresses, and the objects of HTML.
+and ``%1$s``, tags, URLs, e-mail addresses, the objects of HTML, and emoji and other
+symbols that the model cannot write.
 
 A model has rarely seen them and writes something else. So each is replaced by a mark, a
 word that models copy and that the search is required to write. If no translation has
@@ -10,20 +11,30 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
+from unicodedata import category
 
 import numpy as np
 
 from jaxformer.translation.paragraphs import join_row
 from jaxformer.translation.results import Alignment, Hypothesis
 
+# Letters of addresses. In scripts without spaces an address ends where text begins.
+_LETTERS = r"a-zA-Z0-9_\u00c0-\u024f\u0388-\u052f"
+_ADDRESS = rf"{_LETTERS}/~@#&$*+=%\-"  # of a URL, wherever they are in it
+_INNER = rf"[{_ADDRESS}.,;:!?']*+"
+_SYMBOLS = r"\u20a0-\u20cf\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+_JOINERS = r"\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
 # Each alternative takes linear time on any text.
 _PLACEHOLDER = re.compile(
-    r"([\ue000-\uf8ff]"  # an object of HTML
-    r"|(?:(?:https?|ftp)://|\bwww\.)[^\s<>\"]*[^\s<>\".,;:!?')\]}]"
-    r"|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"
+    r"[\ue000-\uf8ff]"  # an object of HTML
+    r"|(?:(?:https?|ftp)://|(?<![a-zA-Z0-9_])www\.)"
+    rf"(?:[{_ADDRESS}]++|[.,;:!?']++(?=[a-zA-Z0-9_/~@#&$*+=%(-])"
+    rf"|\({_INNER}\)|\[{_INNER}\]|\{{{_INNER}\}})++"
+    rf"|(?<![{_LETTERS}.+-])[{_LETTERS}.+-]++@[{_LETTERS}-]++(?:\.[a-zA-Z0-9-]+)*"
+    r"\.[a-zA-Z0-9]+"
     r"|\{\{[^{}]*\}\}"
     r"|[$#%@]?\{\s*+(?:[^\s{},]*+\s*+|\w++\s*+,[^{}]*+)\}"
     r"|%\(\w+\)[-+0#]*+\d*+(?:\.\d+)?[a-zA-Z]"
@@ -31,7 +42,8 @@ _PLACEHOLDER = re.compile(
     r"(?:hh?|ll?|[jzt])?[diouxXeEfFgGcrs@](?![a-zA-Z])"
     r"|\[X\d+X\]"  # what Weblate puts in place of those that it knows
     r"|</?[a-zA-Z][^<>]*>"
-    r"|&(?:#\d+|#x[\da-fA-F]+|\w+);)"
+    r"|&(?:#\d+|#x[\da-fA-F]+|\w+);"
+    rf"|(?P<symbols>[{_SYMBOLS}][{_SYMBOLS}{_JOINERS}]*+|[0-9#*]\ufe0f?\u20e3)"
 )
 # An element's tag, which pairs with another.
 _TAG = re.compile(r"<.*[^/]>", re.DOTALL)
@@ -142,7 +154,8 @@ def _divide(pieces: Sequence[str]) -> Iterator[_Part]:
     for number, piece in enumerate(pieces):
         start = stop = 0
         if number % 2 == 0 and any(map(str.isalpha, piece)):
-            words = [place for place, own in enumerate(piece) if own.isalnum()]
+            # Vowel signs of Indic and other scripts are marks, not letters.
+            words = [i for i, own in enumerate(piece) if category(own)[0] in "LMN"]
             start, stop = words[0] * (number > 0), words[-1] + 1
             stop = len(piece) if number == last else stop
         bounds = (0, start), (start, stop), (stop, len(piece))
@@ -156,19 +169,28 @@ def _divide(pieces: Sequence[str]) -> Iterator[_Part]:
                 space += own
 
 
-def hide(text: str) -> Hidden | None:
+def hide(
+    text: str, writes: Callable[[str], bool] = lambda symbols: True
+) -> Hidden | None:
     """Hide the placeholders of a sentence; None if it has none.
+
+    Args:
+        text: a sentence.
+        writes: returns whether the model can write symbols, which are then none.
 
     Example:
         >>> hidden = hide("Delete {name}?")
         >>> hidden.text, hidden.marks, hidden.fragments
         ('Delete F1?', ['F1'], ['Delete'])
     """
-    pieces = _PLACEHOLDER.split(text)
-    count = len(pieces) // 2
-    if not count:
+    found = _PLACEHOLDER.finditer(text)
+    spans = [x.span() for x in found if not (x["symbols"] and writes(x[0]))]
+    if not spans:
         return None
+    bounds = pairwise([0, *chain(*spans), len(text)])
+    pieces = [text[start:stop] for start, stop in bounds]
     free = [mark for mark in _MARKS if not _pattern([mark]).search(text)]
+    count = len(spans)
     return Hidden(pieces, free[:count] if count <= min(len(free), _MOST) else [])
 
 

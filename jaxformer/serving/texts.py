@@ -162,7 +162,7 @@ class Text:
         self.cuts: list[Cut] = []
         for layout, (_, objects) in zip(layouts, texts, strict=True):
             cuts = [
-                Cut(piece, place, objects, hide(piece.text))
+                Cut(piece, place, objects, hide(piece.text, engine.writes))
                 for place, piece in enumerate(layout.pieces, len(self.cuts))
             ]
             self._blocks.append(_Block(layout, cuts))

@@ -57,6 +57,9 @@ class FakeEngine:
             for run in runs
         ]
 
+    def writes(self, text: str) -> bool:
+        return "🎉" not in text
+
     def join(
         self, encoded: Sequence[EncodedSentence], parts: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:

@@ -53,6 +53,13 @@ def engine(one_device) -> TranslationEngine:
     return engine
 
 
+def test_it_writes_what_both_vocabularies_give_back(engine):
+    (text,) = texts(1)
+    assert engine.writes(text.split()[0])
+    for symbols in ("🎉", "❤️", "①", "™"):
+        assert not engine.writes(symbols)
+
+
 def test_answers_are_the_translators(engine):
     """Of all kinds, with what each may ask for."""
     sources = texts(9)

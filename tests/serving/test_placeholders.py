@@ -62,6 +62,52 @@ def test_a_placeholder_is_hidden_and_restored(placeholder, around):
 
 
 @pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("詳細は{}をご覧ください。", "https://example.org/"),
+        ("連絡先は{}までご連絡ください。", "info@example.com"),
+        ("请访问{}，谢谢！", "www.example.org/a?b=c"),
+        ("（{}）", "https://example.org/a"),
+        ("웹사이트 {}에서 확인하세요.", "https://example.org"),
+        ("ดูที่{}ได้เลย", "https://example.org/a-b"),
+        ("អ៊ីមែល{}។", "a.b+c@mail.example.org"),
+        ("راسلنا على {}، أو اتصل.", "info@example.com"),
+        ("Пишите на {}.Спасибо", "info@example.com"),
+        ("См. {}.", "https://ru.wikipedia.org/wiki/Россия_(страна)"),
+        ("Siehe {}: gut.", "https://de.wikipedia.org/wiki/Müller#Name"),
+        ("See {}.", "https://example.org/wiki/Meltdown_(security_vulnerability)"),
+        ("It is new (see {}).", "https://example.org/a(b)c"),
+        ("[{}]", "http://[::1]:80/x[]=1"),
+        ("«{}»", "https://example.org/{id}/edit?a[0]='b'&c=d;e"),
+        ("Is it {}?!", "ftp://example.org/~me/%7E,v1.0"),
+        ("Die {}-Adresse", "me@example.org"),
+        ("'{}', \"b\"", "https://example.org/a"),
+    ],
+)
+def test_an_address_ends_where_text_begins(text, address):
+    """In scripts without spaces too; brackets in it are whole, and it does not end with
+    punctuation.
+    """
+    assert hide(text.replace("{}", address)).text == text.replace("{}", "F1")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Great 🎉 news ❤️.", "Great F1 news F2."),
+        ("👩🏽‍💻🇺🇦 and 1️⃣", "F1 and F2"),
+        ("a → b ≥ c ☐", "a F1 b F2 c F3"),
+        ("Press # or 1 – or *", None),
+    ],
+)
+def test_symbols_that_a_model_cannot_write_are_hidden(text, shown):
+    """Each sequence of joined characters is one; others stay."""
+    hidden = hide(text, lambda symbols: False)
+    assert (hidden and hidden.text) == shown
+    assert hide(text, lambda symbols: True) is None
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "100% sure",
@@ -83,6 +129,12 @@ def test_other_text_is_not_hidden(text):
 )
 def test_a_translation_without_the_mark_once_is_not_used(text):
     assert hide("Delete {name}").restore([translation(text)]) == []
+
+
+def test_fragments_end_with_their_vowel_signs():
+    """In Indic scripts they are no letters."""
+    hidden = hide("कृपया {name} देखी: ขอ{n}ครู่")
+    assert hidden.fragments == ["कृपया", "देखी: ขอ", "ครู่"]
 
 
 @pytest.mark.parametrize(
@@ -195,6 +247,13 @@ def test_every_placeholder_survives_any_translation(text, other):
         "%(a",
         " {",
         "{ ",
+        "http://(a",
+        "www.(",
+        "a@b.",
+        "a@b.-",
+        "🎉",
+        "http://a(b)",
+        "1\ufe0f",
     ],
 )
 def test_long_texts_take_no_more_than_their_length(text):

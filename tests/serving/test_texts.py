@@ -128,6 +128,14 @@ def test_placeholders_survive():
     assert engine.batches == [(TERMS, ["Delete F1 now."]), (PLAIN, ["Done."])]
 
 
+def test_emoji_that_a_model_cannot_write_survive():
+    """In a sentence as placeholders; on a line of their own as layout."""
+    engine = FakeEngine()
+    (done,) = translate(Query("🎉\nGreat 🎉 news 🙂. 🎉🎉"), engine=engine)
+    assert done.text == "🎉\nGREAT 🎉 NEWS 🙂. 🎉🎉"
+    assert engine.batches == [(TERMS, ["Great F1 news 🙂."])]
+
+
 def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
     engine, told = FakeEngine(), []
     (done,) = translate(
