@@ -4,13 +4,15 @@ symbols that the model cannot write.
 
 A model has rarely seen them and writes something else. So each is replaced by a mark, a
 word that models copy and that the search is required to write. If no translation has
-each mark once, the text between the placeholders is translated piece by piece.
+each mark once and the digits of the text, the text between the placeholders is
+translated piece by piece.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
@@ -49,6 +51,8 @@ _PLACEHOLDER = re.compile(
 _TAG = re.compile(r"<.*[^/]>", re.DOTALL)
 # Marks with other letters and other digits are often mixed, as A1 and B2 to A12.
 _MARKS = [f"F{number}" for number in range(1, 9)]
+# A digit, and what a broken mark leaves of its letter.
+_TRACE = re.compile(r"\d|(?<![A-Z])F(?![A-Za-z])|(?<![A-Za-z])F(?=[A-Z][a-z])")
 # A sentence with more placeholders is translated piece by piece at once.
 _MOST = 4
 
@@ -77,6 +81,7 @@ class Hidden:
         shown = list(pieces)
         shown[1::2] = marks or pieces[1::2]
         self.text = "".join(shown) if marks else ""
+        self._around = _trace(" ".join(pieces[::2]))
 
     def hide(self, text: str) -> str:
         """Return another text with marks, such as the beginning of a translation."""
@@ -84,9 +89,16 @@ class Hidden:
             text = text.replace(placeholder, mark, 1)
         return text
 
-    def restore(self, found: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """Return those translations of ``text`` that have each mark once, and those of
-        tags in their order, with the placeholders in place of the marks.
+    def restore(
+        self, found: Sequence[Hypothesis], given: Sequence[str] = ()
+    ) -> list[Hypothesis]:
+        """Return those translations of ``text`` that have each mark once, those of tags
+        in their order, and no other digits than the text, with the placeholders in
+        place of the marks.
+
+        Args:
+            found: the translations.
+            given: phrases that they have to contain, with digits of their own.
         """
         return [
             dataclasses.replace(
@@ -95,13 +107,19 @@ class Hidden:
                 alignment=each.alignment and self._count(each.alignment, each.text),
             )
             for each in found
-            if self._has_marks(each.text)
+            if self._has_marks(each.text, given)
         ]
 
-    def _has_marks(self, text: str) -> bool:
-        found = _pattern(self.marks).findall(text)
+    def _has_marks(self, text: str, given: Sequence[str]) -> bool:
+        pattern = _pattern(self.marks)
+        found = pattern.findall(text)
         tags = [mark for mark in found if _TAG.fullmatch(self._placeholders[mark])]
-        return sorted(found) == self.marks and tags == sorted(tags)
+        own, most = self._around, self._around + _trace(" ".join(given))
+        return (
+            sorted(found) == self.marks
+            and tags == sorted(tags)
+            and own <= _trace(pattern.sub(" ", text)) <= most
+        )
 
     def show(self, text: str) -> str:
         """Return a text with placeholders in place of its marks."""
@@ -199,6 +217,11 @@ def _pattern(marks: Sequence[str]) -> re.Pattern[str]:
     they may be next to a letter.
     """
     return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(marks)})(?![A-Za-z0-9])")
+
+
+def _trace(text: str) -> Counter[str | int]:
+    """Count the digits of a text without marks, and letters that may be of a mark."""
+    return Counter(own if own == "F" else int(own) for own in _TRACE.findall(text))
 
 
 def _copy(text: str) -> Hypothesis:

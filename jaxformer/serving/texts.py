@@ -284,7 +284,10 @@ class Text:
         if cut.hidden is None:
             (hypotheses,) = every
         elif cut.whole:
-            hypotheses = cut.hidden.restore(every[0])
+            text = cut.hidden.text
+            terms = self._glossary.terms_in(text) if self._glossary else []
+            given = [self.query.prefix, *self.query.required, *terms]
+            hypotheses = cut.hidden.restore(every[0], given)
         else:
             hypotheses = cut.hidden.join(every)
         if not hypotheses:

@@ -131,6 +131,37 @@ def test_a_translation_without_the_mark_once_is_not_used(text):
     assert hide("Delete {name}").restore([translation(text)]) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "other", "is_kept"),
+    [
+        ("See {x} for it.", "Siehe1 F1 dafür.", False),
+        ("See {x} for it.", "SieheF F1 dafür.", False),
+        ("See {x} for it.", "FSiehe F1 dafür.", False),
+        ("See {x} for it.", "Siehe (F) F1 dafür.", False),
+        ("See {x} for it.", "СмF1 F1.", False),
+        ("See {x} for it.", "Siehe F1 für F 1.", False),
+        ("See {x} for it.", "FAHR ZU F1, FAQ und PDF.", True),
+        ("Cells {x} 5 and rows", "Zellen F1 und Zeilen", False),
+        ("Cells {x} 5 and rows", "Zellen 5 F1 und 5 Zeilen", False),
+        ("Cells {x} 5 and rows", "Zellen F1 ٥ und Zeilen", True),
+        ("Pay 1,250.00 for {x}", "Zahle 1.250,00 für F1", True),
+        ("Press F for {x}", "F drücken für F1", True),
+        ("F1 or {x}", "F2 oder F1", True),
+        ("F1 or {x}", "F2 oder F", False),
+        ("<b>{x}</b> 7", "F1F2F3 7", False),
+    ],
+)
+def test_a_translation_with_a_part_of_a_mark_is_not_used(text, other, is_kept):
+    """It has the digits of the text, and no letter of a mark more than the text."""
+    assert bool(hide(text).restore([translation(other)])) == is_kept
+
+
+def test_digits_of_given_phrases_may_be_added():
+    found = [translation("Tabelle 2 mit F1"), translation("Tabelle 3 mit F1")]
+    kept = hide("Sheet with {x}").restore(found, ["Tabelle 2"])
+    assert [each.text for each in kept] == ["Tabelle 2 mit {x}"]
+
+
 def test_fragments_end_with_their_vowel_signs():
     """In Indic scripts they are no letters."""
     hidden = hide("कृपया {name} देखी: ขอ{n}ครู่")

@@ -136,6 +136,20 @@ def test_emoji_that_a_model_cannot_write_survive():
     assert engine.batches == [(TERMS, ["Great F1 news 🙂."])]
 
 
+def test_digits_of_required_phrases_are_no_leak():
+    """Neither are those of a prefix and of a glossary."""
+    glossary = Glossary({"sheet": "TAFEL7"})
+    for query in (
+        Query("Open {x} now", required=("5",)),
+        Query("Open {x} now", prefix="Ö5"),
+        Query("Open {x} sheet"),
+    ):
+        engine = FakeEngine()
+        (done,) = translate(query, engine=engine, glossary=glossary)
+        assert set("57") & set(done.text)
+        assert len(engine.batches) == 1
+
+
 def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
     engine, told = FakeEngine(), []
     (done,) = translate(
