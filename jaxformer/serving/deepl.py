@@ -93,7 +93,7 @@ async def _translate(service: Service, given: dict[str, Any], *, usage: _Usage) 
         target,
         format="html" if given["tag_handling"] else "text",
         sentences=given["split_sentences"] != "0",
-        split_newlines=given["split_sentences"] == "1",
+        split_newlines=given["split_sentences"] != "nonewlines",
     )
     usage.characters += sum(map(len, texts))
     shown = [

@@ -34,7 +34,7 @@ def test_texts_in_json_a_form_and_the_query(url):
     ("options", "found"),
     [
         ({}, ("text", True, True)),
-        ({"split_sentences": "0"}, ("text", False, False)),
+        ({"split_sentences": "0"}, ("text", False, True)),
         ({"split_sentences": 1}, ("text", True, True)),
         ({"split_sentences": "nonewlines"}, ("text", True, False)),
         ({"tag_handling": "xml", "ignore_tags": ["x"]}, ("html", True, True)),
@@ -71,6 +71,15 @@ def test_errors_are_messages(url, changes, words):
     status, found = post(url, **{"text": ["a"], "target_lang": "DE"} | changes)
     assert status == 400
     assert found["message"].startswith(words)
+
+
+@pytest.mark.parametrize("split", ["0", "1", "nonewlines"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_line_breaks_between_sentences_are_kept(url, split, end):
+    """Also where sentences are not split."""
+    text = f"One. Two.{end}Three.{end}"
+    found = post(url, text=[text], target_lang="DE", split_sentences=split)[1]
+    assert found["translations"][0]["text"] == text.upper()
 
 
 def test_languages_of_both_sides(url):
