@@ -187,14 +187,13 @@ def _divide(pieces: Sequence[str]) -> Iterator[_Part]:
                 space += own
 
 
-def hide(
-    text: str, writes: Callable[[str], bool] = lambda symbols: True
-) -> Hidden | None:
+def hide(text: str, writes: Callable[[str], bool] = bool) -> Hidden | None:
     """Hide the placeholders of a sentence; None if it has none.
 
     Args:
         text: a sentence.
-        writes: returns whether the model can write symbols, which are then none.
+        writes: returns whether the model can write symbols, which are then no
+            placeholders; by default all.
 
     Example:
         >>> hidden = hide("Delete {name}?")

@@ -284,9 +284,9 @@ class Text:
         if cut.hidden is None:
             (hypotheses,) = every
         elif cut.whole:
-            text = cut.hidden.text
-            terms = self._glossary.terms_in(text) if self._glossary else []
-            given = [self.query.prefix, *self.query.required, *terms]
+            given = [self.query.prefix, *self.query.required]
+            if self._glossary:
+                given += self._glossary.terms_in(cut.hidden.text)
             hypotheses = cut.hidden.restore(every[0], given)
         else:
             hypotheses = cut.hidden.join(every)

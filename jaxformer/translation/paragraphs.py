@@ -285,8 +285,7 @@ def _ends(text: str, start: int, found: re.Match[str], language: str) -> bool:
     next_character = _NEXT.match(text, found.end())
     following = next_character[1] if next_character else ""
     # Georgian has lower-case letters, but no sentence begins with a capital.
-    is_lower = following.title() != following
-    if is_lower or following in _MARKS:
+    if following.title() != following or following in _MARKS:
         return False
     if found["end"] in ";:":
         return found["end"] == _OWN_MARKS.get(language)
