@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxformer import bucket
 from jaxformer.cli.main import run_directory
+from jaxformer.cli.output import say
 from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import SAMPLING, DecodingConfig
 
@@ -323,6 +324,11 @@ def load_translator(
     )
     if source_language is None:
         check_source_language(options, translator)
+    if any(languages):
+        from jaxformer.data.language_codes import describe_choices
+
+        for note in describe_choices(languages[::-1], translator.languages):
+            say(note)
     others = [load_named("--ensemble", name, *languages) for name in options.ensemble]
     if others:
         translator = Translator.ensemble([translator, *others], weights)

@@ -97,5 +97,6 @@ def run(options: argparse.Namespace) -> None:
         decoding=decoding,
         shortlist=options.shortlist,
         rows=config.rows,
+        say=say,
     )
     serve(load, config, site, show=lambda line: write_output(None, [line]), say=say)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from jaxformer.errors import InputError
@@ -57,6 +57,7 @@ def _rows(table: str) -> list[list[str]]:
 
 _SHORT = {code: short for short, code in (*_rows(_ISO_639), *_rows(_OTHERS))}
 _SCRIPT = {row[0]: row[1] for row in _rows(_SCRIPTS)}
+_SEVERAL = {row[0] for row in (*_rows(_OTHERS), *_rows(_SCRIPTS))}
 _PARTS = re.compile(
     r"(?P<language>[a-z]{2,3})([-_](?P<script>[a-z]{4}))?"
     r"([-_](?P<region>[a-z]{2}|\d{3}))?",
@@ -114,6 +115,7 @@ def _find(code: str, known: tuple[str, ...]) -> str | None:
         lambda own: own.region is None,
     ):
         found = [name for name in found if choose(read_code(name))] or found
+    found = [name for name in found if _names_script(name)] or found
     return found[0] if len(found) == 1 else None
 
 
@@ -129,6 +131,32 @@ def find_model_language(code: str, known: Collection[str]) -> str | None:
     found = read_code(code)
     anywhere = "_".join(filter(None, (found.language, found.script)))
     return find_language(code, known) or find_language(anywhere, known)
+
+
+def describe_choices(asked: Iterable[str | None], found: Iterable[str]) -> list[str]:
+    """Return a note for each language of a model that is not in the region asked for,
+    or that is one of the languages and scripts that a code may mean.
+
+    Example:
+        >>> describe_choices(["zh", "pt-br", "de"], ["cmn_Hans", "pt", "deu_Latn"])
+        ['zh is read as cmn_Hans', 'there is no pt-br: pt is used']
+    """
+    notes = []
+    for code, name in zip(asked, found, strict=True):
+        if code in (None, name):
+            continue
+        wanted, own = read_code(code), read_code(name)
+        may_be_others = wanted.language != own.language or own.language in _SEVERAL
+        if wanted.region not in (None, own.region):
+            notes.append(f"there is no {code}: {name} is used")
+        elif may_be_others and not _names_script(code):
+            notes.append(f"{code} is read as {name}")
+    return notes
+
+
+def _names_script(code: str) -> bool:
+    parts = _PARTS.fullmatch(code)
+    return bool(parts and parts["script"])
 
 
 def _agree(one: Code, other: Code) -> bool:

@@ -12,11 +12,13 @@ import copy
 import itertools
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from jaxformer.data.language_codes import describe_choices
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, LineError
 from jaxformer.models.seq2seq import count_parameters
@@ -211,8 +213,7 @@ class TranslationEngine(CompiledTranslator):
     def writes(self, text: str) -> bool:
         """Return whether both vocabularies can write a text as it is."""
         both = self.translator.vocabularies
-        sides = both.source, both.target
-        return all(own.decode(own.encode(text)) == text for own in sides)
+        return all(x.decode(x.encode(text)) == text for x in (both.source, both.target))
 
     def join(
         self, encoded: Sequence[EncodedSentence], parts: Sequence[list[Hypothesis]]
@@ -374,6 +375,8 @@ def load_engines(
     workdirs: Sequence[Path],
     sources: Sequence[str | None],
     targets: Sequence[str | None],
+    *,
+    say: Callable[[str], object] = warnings.warn,
     **how: Any,
 ) -> list[TranslationEngine]:
     """Read runs, each for all pairs of languages.
@@ -382,18 +385,20 @@ def load_engines(
         workdirs: directories of runs.
         sources: codes; None: that of the run.
         targets: codes; None: that of the run.
+        say: called with a note where a run reads a code as another language or region.
         **how: see :meth:`TranslationEngine.load`.
 
     Raises:
         InputError: a run cannot be read or does not have the languages.
     """
-    return [
-        TranslationEngine.load(
-            run, source_language=source, target_language=target, **how
-        )
-        for run, source, target in itertools.product(workdirs, sources, targets)
-        if source is None or source != target
-    ]
+    engines = []
+    for run, source, target in itertools.product(workdirs, sources, targets):
+        if source is None or source != target:
+            which = {"source_language": source, "target_language": target}
+            engines.append(TranslationEngine.load(run, **which, **how))
+            for note in describe_choices(which.values(), engines[-1].languages):
+                say(note)
+    return engines
 
 
 def _too_long(

@@ -6,6 +6,7 @@ import pytest
 
 from jaxformer.data import language_codes
 from jaxformer.data.language_codes import (
+    describe_choices,
     find_language,
     find_model_language,
     same_language,
@@ -132,13 +133,48 @@ def test_a_language_is_found_by_what_its_codes_say(code, known, found):
         ("es_MX", ["es", "es_MX"], "es_MX"),
         ("tlh_DE", MBART50, None),
         ("forwards", ["backwards"], None),
+        ("zh", OPUS, "cmn_Hans"),
+        ("ZH-tw", OPUS, "zh_TW"),
+        ("zh-Hant", ["cmn", "cmn_Hans", "cmn_Hant"], "cmn_Hant"),
+        ("cmn", ["cmn", "cmn_Hans", "cmn_Hant"], "cmn"),
+        ("zh", ["cmn", "cmn_Hans", "cmn_Hant", "yue_Hant"], "cmn_Hans"),
+        ("uz", ["uzb", "uzb_Cyrl", "uzb_Latn"], "uzb_Latn"),
+        ("PT-BR", ["pt", "pt_br", "pt_PT"], "pt_br"),
     ],
 )
 def test_a_model_translates_every_region_of_a_language_that_it_has_once(
     code, known, found
 ):
-    """Another script, or a choice of regions, is not decided."""
+    """Another script, or a choice of regions, is not decided. Of several codes for the
+    usual script, the one that names it is taken.
+    """
     assert find_model_language(code, known) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "found", "is_said"),
+    [
+        ("zh", "cmn_Hans", True),
+        ("no", "nob", True),
+        ("sr", "srp_Cyrl", True),
+        ("ar", "arb_Arab", True),
+        ("zh_Hans", "cmn_Hans", False),
+        ("zh", "zh", False),
+        ("de", "deu_Latn", False),
+        (None, "cmn_Hans", False),
+        (None, "zh", False),
+        ("pt-br", "pt", True),
+        ("pt-br", "por", True),
+        ("pt-br", "pt_BR", False),
+        ("ar_EG", "ar_AR", True),
+        ("en-us", "en_XX", True),
+    ],
+)
+def test_a_language_other_than_the_one_asked_for_is_said(code, found, is_said):
+    """Another region, or one of the languages and scripts that a code may mean."""
+    notes = describe_choices([code], [found])
+    assert bool(notes) == is_said
+    assert all(code in note and found in note for note in notes)
 
 
 def test_the_table_is_that_of_iso_639():

@@ -143,6 +143,8 @@ def test_the_command_imports_and_others_read_the_run(tmp_path):
     ]
     assert len(set(map(tuple, found))) > 1
     assert all(len(lines) == 3 and lines[1] == "" for lines in found)
+    said = runs.call("translate", given, "--from=EN", "--to=pt-br", stdin=text).err
+    assert said.splitlines() == ["there is no pt-br: pt is used"]
     error = runs.call("translate", given, "--to=frx", stdin=text).error
     assert "no language 'frx'; the nearest of its 100 are fr, " in error
     info = json.loads(runs.call("info", given).out)

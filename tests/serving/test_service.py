@@ -288,14 +288,20 @@ def test_an_error_of_a_call_is_its_own():
 
 
 def test_a_run_of_several_languages_is_loaded_for_each_pair(monkeypatch):
-    loaded = []
-    monkeypatch.setattr(
-        TranslationEngine, "load", lambda run, **how: loaded.append((run, how))
-    )
+    loaded, said = [], []
+
+    def load(run, **how):
+        loaded.append((run, how))
+        asked = how["source_language"], how["target_language"]
+        return FakeEngine(tuple(str(code).partition("-")[0] for code in asked))
+
+    monkeypatch.setattr(TranslationEngine, "load", load)
     load_engines(["run"], ["en", "de"], ["de", "fr"], rows=2)
     pairs = [(how["source_language"], how["target_language"]) for _, how in loaded]
     assert pairs == [("en", "de"), ("en", "fr"), ("de", "fr")]
     assert {(run, how["rows"]) for run, how in loaded} == {("run", 2)}
+    load_engines(["run"], ["en-GB"], [None], say=said.append)
+    assert said == ["there is no en-GB: en is used"]
     loaded.clear()
     load_engines(["a", "b"], [None], [None])
     assert [run for run, _ in loaded] == ["a", "b"]
