@@ -12,16 +12,21 @@ from jaxformer.translation.paragraphs import is_unspaced
 
 _PAIR = re.compile(r"([A-Za-z]\w+-[A-Za-z][\w-]+):(.+)", re.DOTALL)
 _LINE = re.compile(r"([^\t]*\S)[^\S\t]*\t[^\S\t]*([^\t]*\S)")
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+# A character of Thai, Lao, Tibetan, Burmese or Khmer, which have no spaces between
+# words; a word, whose vowel signs are no \w in Indic scripts; or a mark.
+_TOKEN = re.compile(
+    r"[\u0e00-\u109f\u1780-\u17ff]"
+    r"|(?:[^\W\u0e00-\u109f\u1780-\u17ff]|[\u0900-\u0963\u0980-\u0dff])+|[^\w\s]"
+)
 
 
 class Glossary:
     """Terms and their translations.
 
-    A term is found as whole words, with any white space between them. One that begins
-    with a lower-case letter is also found with a capital, as at the beginning of a
-    sentence; otherwise case counts. Of terms that overlap, the one that begins first
-    is found, of these the longest.
+    A term is found as whole words, with any white space between them; in scripts
+    without spaces between words, anywhere. One that begins with a lower-case letter is
+    also found with a capital, as at the beginning of a sentence; otherwise case counts.
+    Of terms that overlap, the one that begins first is found, of these the longest.
 
     Example:
         >>> glossary = Glossary({"spreadsheet": "Tabelle", "text box": "Textfeld"})

@@ -225,7 +225,8 @@ _ORDINALS = _words("de lb da nb nn no is fo fi et lv cs sk sl hr bs sr pl hu tr"
 
 # Vowel signs of Indic scripts are no \w.
 _WORD = re.compile(r"[\w\u0900-\u0963\u0980-\u0dff.\-]*\Z")
-_INNER_STOPS = re.compile(r"(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}")
+_LETTERS = r"(?:[^\W\d_][\u0900-\u0963\u0980-\u0dff]*){1,3}"
+_INNER_STOPS = re.compile(rf"(?:{_LETTERS}\.)+{_LETTERS}")
 _ROMAN = re.compile(r"[IVXLC]+")
 _SPACE = re.compile(r"\s*")
 _NEXT = re.compile(rf"(?:\s|{_class(_OPENING)})*(\S?)")

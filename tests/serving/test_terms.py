@@ -22,6 +22,9 @@ from jaxformer.serving.terms import Glossary, load_glossaries
         ("text text box text", ["Text", "Textfeld"]),
         ("C++, C", ["C++"]),
         ("新しい表を開く", ["Tabelle"]),
+        ("เปิดตารางใหม่", ["table"]),
+        ("បើកតារាងថ្មី", ["table"]),
+        ("नई तालिका, हिन्दी", ["table"]),
         ("", []),
         ("box", []),
     ],
@@ -34,6 +37,11 @@ def test_terms_are_whole_words_the_longest_first(text, expected):
             "Writer": "Writer",
             "C++": "C++",
             "表": "Tabelle",
+            "ตาราง": "table",
+            "តារាង": "table",
+            "तालिका": "table",
+            "हिन": "none",
+            "तालि": "none",
         }
     )
     assert glossary.terms_in(text) == expected
