@@ -20,6 +20,11 @@ KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
 """What an example of a data set is: a pair, one text, or a text and its labels."""
 
 
+EARLIER: dict[str, Any] = {"normalization": "nmt_nfkc"}
+"""Keys that runs and prepared folders of earlier versions lack, and what these did
+where that is not the default.
+"""
+
 LANGUAGE_CODE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]+")
 """The code of a language, which is a part of names of files."""
 
@@ -47,7 +52,7 @@ class Cleaning:
     drop_identical: bool = key(False, changes="tokens")
     # Drop pairs that repeat both texts of an earlier pair of the same data set.
     drop_duplicates: bool = key(False, changes="tokens")
-    # "none", "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own; this
+    # "none", "NFC" or "NFKC". Vocabularies trained here apply data.normalization; this
     # step serves the other steps, and vocabularies from elsewhere.
     unicode_normalization: UnicodeNormalization = key(
         "none", choices=("none", "NFC", "NFKC"), changes="tokens"
@@ -116,6 +121,10 @@ class DataConfig(Cleaning):
     # bytes and nothing is lost, for 256 pieces. Good for large corpora, whose text has
     # thousands of stray characters.
     byte_fallback: bool = key(False, changes="tokens")
+    # How a vocabulary of SentencePiece that is trained here rewrites text: "nmt_nfkc",
+    # "nfkc", "nmt_nfkc_cf", "nfc", "identity" or a file of SentencePiece's form. An
+    # existing vocabulary keeps its own rules.
+    normalization: str = key("nmt_nfkc", changes="tokens")
 
     # Add a tag for each target language (`<2de>`) to the vocabulary, and begin every
     # source sentence with its target's: one model then serves several languages.
@@ -295,6 +304,14 @@ class DataConfig(Cleaning):
                         " SentencePiece: leave it out, or set"
                         " data.vocabulary_model=bpe"
                     )
+            if self.normalization not in (
+                DataConfig.normalization,
+                EARLIER["normalization"],
+            ):
+                raise InputError(
+                    f"data.normalization={self.normalization} is for vocabularies of"
+                    " SentencePiece: leave it out, or set data.vocabulary_model=bpe"
+                )
 
 
 _PAIRS = ("pairs",)

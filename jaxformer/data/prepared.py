@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.config import ONE_SIDED, DataConfig
+from jaxformer.data.config import EARLIER, ONE_SIDED, DataConfig
 from jaxformer.data.download import digest
 from jaxformer.data.store import LENGTHS, Encoded, map_pairs, token_files
 from jaxformer.data.vocabulary import Vocabularies
@@ -98,7 +98,8 @@ class Manifest:
                 f" one does not read: {_cure(directory)}"
             )
         content.pop("manifest_sha256", None)  # of earlier versions
-        defaults = DataConfig().request  # of keys that are newer than the folder
+        # Of keys that are newer than the folder.
+        defaults = {**DataConfig().request, **EARLIER}
         try:
             content["request"] = {**defaults, **content["request"]}
             counts = content.pop("counts")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.frame import Template
 from jaxformer.errors import InputError
 from jaxformer.files import write_whole
 
 if TYPE_CHECKING:
-    from jaxformer.data.config import VocabularyModel
     from jaxformer.data.vocabulary_labels import LabelVocabulary
 
 MODEL, PIECES, TOKENIZER = "model", "pieces.json", "tokenizer.json"
@@ -112,6 +112,7 @@ class Vocabulary(ABC):
         byte_fallback: bool = False,
         tags: Sequence[str] = (),
         mask: bool = False,
+        normalization: str = DataConfig.normalization,
         seed: int = 0,
     ) -> Vocabulary:
         """Train a vocabulary of ``size`` pieces; pad, unk, bos and eos are ids 0 to 3.
@@ -129,7 +130,9 @@ class Vocabulary(ABC):
         if model == "bytes":
             trained = training.train_bytes(sentences, size, special)
             return Vocabulary.from_files({TOKENIZER: trained})
-        trained = training.train(sentences, size, model, byte_fallback, special, seed)
+        trained = training.train(
+            sentences, size, model, byte_fallback, special, normalization, seed
+        )
         return Vocabulary.from_files({MODEL: trained})
 
     @property

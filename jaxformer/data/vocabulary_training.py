@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import io
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxformer import signals
+from jaxformer.data import normalization as tables
 from jaxformer.data.config import (
     ONE_SIDED,
     WITH_LABELS,
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_NAME, _TABLE = "normalization_rule_name", "normalization_rule_tsv"
+
 _TRAINING: dict[str, Any] = {
-    "normalization_rule_name": "nmt_nfkc",
     # Of a longer text a sample is drawn, which bounds memory and time.
     "input_sentence_size": 5_000_000,
     "shuffle_input_sentence": True,
@@ -60,6 +63,7 @@ def train(
     model: VocabularyModel,
     byte_fallback: bool,
     special: Sequence[str],
+    normalization: str,
     seed: int,
 ) -> bytes:
     """Train a SentencePiece model and return its file, the same bytes for the same
@@ -73,28 +77,57 @@ def train(
         byte_fallback: spell rare characters (below one in 10,000) and unseen ones
             in 256 byte pieces. Otherwise unseen characters become unk.
         special: further pieces that text cannot spell.
+        normalization: a name of :mod:`jaxformer.data.normalization`, or the path of a
+            table of rules.
         seed: draws the sample of a text of more than five million sentences.
 
     Raises:
-        InputError: the text cannot be read or does not allow ``size`` pieces.
+        InputError: the text or the rules cannot be read, or the text does not allow
+            ``size`` pieces.
     """
     module, writer = load_sentencepiece(), io.BytesIO()
     module.set_random_generator_seed(seed)
-    call = functools.partial(
-        module.SentencePieceTrainer.train,
-        model_writer=writer,
-        vocab_size=size,
-        model_type=model,
-        character_coverage=0.9999 if byte_fallback else 1.0,
-        byte_fallback=byte_fallback,
-        control_symbols=[*special],
-        **_TRAINING,
-    )
-    try:
-        _feed(lambda lines: call(sentence_iterator=lines), sentences)
-    except RuntimeError as error:
-        raise _mendable(error, size) from error
-    return writer.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        rules = _find_rules(normalization, Path(folder))
+        call = functools.partial(
+            module.SentencePieceTrainer.train,
+            model_writer=writer,
+            vocab_size=size,
+            model_type=model,
+            character_coverage=0.9999 if byte_fallback else 1.0,
+            byte_fallback=byte_fallback,
+            control_symbols=[*special],
+            **rules,
+            **_TRAINING,
+        )
+        try:
+            _feed(lambda lines: call(sentence_iterator=lines), sentences)
+        except RuntimeError as error:
+            raise _mendable(error, size, normalization) from error
+    if _NAME in rules:
+        return writer.getvalue()
+    proto = require("sentencepiece.sentencepiece_model_pb2", "train")
+    trained = proto.ModelProto.FromString(writer.getvalue())
+    trained.normalizer_spec.ClearField(_TABLE)  # a path of this machine
+    return trained.SerializeToString()
+
+
+def _find_rules(name: str, folder: Path) -> dict[str, str]:
+    """Return SentencePiece's option for a normalization; write a table to ``folder``
+    if the rules are not its own.
+    """
+    if name in tables.KNOWN:
+        return {_NAME: name}
+    path = Path(name).expanduser()
+    if name in tables.TABLES:
+        path = folder / "rules.tsv"
+        path.write_text(tables.write(tables.TABLES[name]()), "ascii")
+    elif not path.is_file():
+        raise InputError(
+            f"data.normalization={name!r} must be one of"
+            f" {', '.join([*tables.KNOWN, *tables.TABLES])}, or a file of rules"
+        )
+    return {_TABLE: str(path)}
 
 
 def tag_pieces(languages: Sequence[str]) -> list[str]:
@@ -281,17 +314,24 @@ def _load_or_train_one(
             byte_fallback=config.byte_fallback,
             tags=() if side == "target" else tags,
             mask=config.kind not in ("pairs", "text"),
+            normalization=config.normalization,
         )
     except _SizeError as error:
         raise InputError(f"{key}: {error}") from None
 
 
-def _mendable(error: RuntimeError, size: int) -> Exception:
+def _mendable(error: RuntimeError, size: int, normalization: str) -> Exception:
     """Return SentencePiece's error as an :class:`InputError` if the input causes it."""
     message, start = str(error), f"a vocabulary of {size} pieces"
     if found := re.search(r"size too high.*<= (\d+)", message):
         return _SizeError(
             f"{start} is too large for this text: it allows at most {found[1]}"
+        )
+    if "builder.cc" in message:
+        return InputError(
+            f"data.normalization={normalization}: SentencePiece cannot read the rules"
+            f" ({message.partition('] ')[2] or message}): a line is two texts with a"
+            " tab between them, each of hexadecimal numbers of characters"
         )
     if "insert_id" in message:
         return _SizeError(f"{start} has no room for pad, unk, bos and eos: choose more")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer import __version__
-from jaxformer.data.config import DataConfig
+from jaxformer.data.config import EARLIER, DataConfig
 from jaxformer.errors import InputError, check_keys, key, require
 from jaxformer.files import parse_json, write_whole
 from jaxformer.models.config import TransformerConfig
@@ -231,7 +231,8 @@ def save(config: RunConfig, path: Path) -> None:
 def load(path: Path) -> RunConfig:
     """Read a configuration of :func:`save`, by this version or an earlier one.
 
-    Keys that are newer than the file have their defaults.
+    Keys that are newer than the file have their defaults, or the values by which
+    earlier versions worked.
 
     Raises:
         InputError: there is no file, or it has keys or values that this version does
@@ -256,6 +257,7 @@ def load(path: Path) -> RunConfig:
         raise InputError(
             f"{path} is not a configuration: it must be an object of sections"
         )
+    record["data"] = {**EARLIER, **record.get("data", {})}
     # Earlier versions had this key, and took terms that an objective does not have.
     training = record.get("training", {})
     training.pop("stall_seconds", None)

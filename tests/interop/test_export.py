@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tokenizer_folders
 from interop.test_imported_run import folder, imported, random_params
+from sentencepiece import SentencePieceProcessor
 
 import runs
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
@@ -32,6 +33,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.translator import Translator
+from round_trips import awkward_lines
 
 FAMILIES = tokenizer_folders.FOLDERS | {
     "Marian of one language": (
@@ -209,6 +211,32 @@ def test_a_run_of_ours_becomes_a_marian_model(tmp_path, tags):
     assert found == [*expected]
     assert len(set(map(tuple, found))) > 3
     np.testing.assert_allclose(scores, own, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "model"),
+    [
+        ("huggingface", "source.spm"),
+        ("huggingface", "target.spm"),
+        ("ctranslate2", "vocabulary/shared.model"),
+        ("argos", "translate-en_fr/sentencepiece.model"),
+    ],
+)
+@pytest.mark.parametrize("normalization", ["identity", "nfc", "nmt_nfkc"])
+def test_each_format_has_the_normalization_of_the_run(
+    tmp_path, form, model, normalization
+):
+    """The exported model of SentencePiece writes text as the run does."""
+    lines = awkward_lines()[:400]
+    vocabulary = Vocabulary.train(lines, 550, normalization=normalization)
+    given = marian(vocabulary, max_target_length=20)
+    export.write(tmp_path / "out", form, given, given.decoding)
+    (found,) = (tmp_path / "out").rglob(model)
+    exported = SentencePieceProcessor(model_file=str(found))
+    assert exported.encode(lines) == vocabulary.encode_batch(lines)
+    texts = [vocabulary.decode(ids) for ids in vocabulary.encode_batch(lines)]
+    assert exported.decode(exported.encode(lines)) == texts
+    assert (texts == lines) == (normalization == "identity")
 
 
 def test_settings_without_a_counterpart_are_named(tmp_path):
