@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_MOST_BYTES = 4_192
 _NAME, _TABLE = "normalization_rule_name", "normalization_rule_tsv"
 
 _TRAINING: dict[str, Any] = {
@@ -101,7 +102,7 @@ def train(
             **_TRAINING,
         )
         try:
-            _feed(lambda lines: call(sentence_iterator=lines), sentences)
+            _feed(lambda lines: call(sentence_iterator=lines), _cut(sentences))
         except RuntimeError as error:
             raise _mendable(error, size, normalization) from error
     if _NAME in rules:
@@ -110,6 +111,20 @@ def train(
     trained = proto.ModelProto.FromString(writer.getvalue())
     trained.normalizer_spec.ClearField(_TABLE)  # a path of this machine
     return trained.SerializeToString()
+
+
+def _cut(sentences: Iterable[str]) -> Iterator[str]:
+    """Cut texts that SentencePiece would leave out, at white space where there is some.
+
+    It leaves out texts of more than 4,192 bytes, and those with its sign for an unknown
+    byte.
+    """
+    for sentence in sentences:
+        text = sentence.replace("▅", " ")
+        if len(text.encode("utf-8", "replace")) <= _MOST_BYTES:
+            yield text
+        else:
+            yield from re.findall(r"(?s).{1,1000}(?:\s|\Z)|.{1,1000}", text)
 
 
 def _find_rules(name: str, folder: Path) -> dict[str, str]:
@@ -304,7 +319,7 @@ def _load_or_train_one(
         sides = (0,)
     sentences = (pair[index] for pair in pairs for index in sides)
     if config.kind != "pairs" and config.vocabulary_model != "bytes":
-        # SentencePiece leaves out texts of more than 4,192 bytes.
+        # What separates lines and texts is no part of a piece.
         sentences = (part for each in sentences for part in re.split("[\t\n]", each))
     try:
         return Vocabulary.train(

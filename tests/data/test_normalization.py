@@ -8,6 +8,7 @@ import pytest
 from pairs import config_of
 
 from jaxformer.data import DataConfig, Vocabulary, load, prepare
+from jaxformer.data.config import VocabularyModel
 from jaxformer.data.normalization import KNOWN, TABLES
 from jaxformer.data.prepared import Manifest
 from jaxformer.data.vocabulary_training import load_or_train
@@ -26,8 +27,8 @@ def cleaned(line):
     return re.sub(f"[{BLANKS}]+", " ", line).strip(" ")
 
 
-def trained(normalization, lines=LINES, model="bpe"):
-    size = {"bpe": 600, "unigram": 350}[model]
+def trained(normalization, lines=LINES, model: VocabularyModel = "bpe"):
+    size = 600 if model == "bpe" else 350
     return Vocabulary.train(lines, size, model=model, normalization=normalization)
 
 
@@ -86,11 +87,11 @@ class TestOwnRules:
         path.unlink()
         loaded = Vocabulary.from_files(vocabulary.files)
         assert round_trips(loaded, ["A CDB ½"]) == ["B B ½"]
-        assert str(tmp_path).encode() not in vocabulary.model
+        assert str(tmp_path).encode() not in vocabulary.files["model"]
 
     def test_the_same_rules_give_the_same_bytes(self):
         first, second = trained("identity"), trained("identity")
-        assert first.model == second.model != trained("nfc").model
+        assert first.files == second.files != trained("nfc").files
 
     @pytest.mark.parametrize("name", ["nfck", "", "missing/rules.tsv", "."])
     def test_an_unknown_name_is_refused(self, name):

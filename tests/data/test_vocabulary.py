@@ -3,6 +3,7 @@ import io
 import pickle
 import string
 import types
+import unicodedata
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
+from jaxformer.data.records import Pair
 from jaxformer.data.sources import reversal
 from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
 from jaxformer.data.vocabulary_training import load_or_train
@@ -209,6 +211,45 @@ def test_the_reversal_vocabulary(model):
         assert v.pieces(v.encode(source)) == [f"▁{letter}" for letter in source.split()]
     ends = {piece[-1] for piece in v.pieces(range(4, 57))}
     assert ends == set(string.ascii_lowercase) | {"▁"}
+
+
+LONG = {  # of one line each: letters with and without spaces, of one to four bytes
+    "ru": "Съешь ещё этих мягких французских булок, да выпей чаю. ",
+    "zh": "天地玄黃宇宙洪荒日月盈昃辰宿列張寒來暑往秋收冬藏閏餘成歲律呂調陽",
+    "th": "เป็นมนุษย์สุดประเสริฐเลิศคุณค่ากว่าบรรดาฝูงสัตว์เดรัจฉาน",
+    "got": "𐌱𐌰𐌹𐍂𐌹𐌸 𐌲𐌿𐌸 𐍆𐌰𐌲𐌹𐌽𐍉𐌳 ",
+}
+
+
+def just_enough(texts):
+    """Return the size of a vocabulary of only the special pieces and characters."""
+    return 4 + len({" ", *unicodedata.normalize("NFKC", "".join(texts))} - {"▅"})
+
+
+@pytest.mark.parametrize("language", LONG)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("side", [0, 1])
+@both_models
+def test_long_lines_are_learned_too(tmp_path, language, shared, side, model):
+    """No character of a line of any length is unknown, on either side."""
+    line = LONG[language] * (80_000 // len(LONG[language]))
+    texts = [line, "a short line ▅ with a sign"]
+    pairs = [Pair(*(texts if side == 0 else texts[::-1]))] * 2
+    config = DataConfig(
+        vocabulary_size=just_enough(pairs[0] if shared else pairs[0][1:]),
+        source_vocabulary_size=None if shared else just_enough(pairs[0][:1]),
+        vocabulary_model=model,
+        shared_vocabulary=shared,
+    )
+    found = load_or_train(tmp_path, config, pairs)
+    for vocabulary, text in zip((found.source, found.target), pairs[0], strict=True):
+        assert vocabulary.unk_id not in vocabulary.encode(text.replace("▅", ""))
+
+
+def test_a_long_line_of_another_kind_is_learned(tmp_path):
+    config = DataConfig(kind="text", vocabulary_size=5 + just_enough(LONG["zh"]))
+    found = load_or_train(tmp_path, config, [Pair(LONG["zh"] * 200, "")]).source
+    assert found.unk_id not in found.encode(LONG["zh"])
 
 
 class TestLoadOrTrain:
