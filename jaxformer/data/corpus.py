@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,15 @@ from jaxformer.data.cleaning import (
 )
 from jaxformer.data.config import DataConfig
 from jaxformer.data.download import Report
-from jaxformer.data.encoding import CHUNK, SubwordSampling, Tokenizer, tokenize
+from jaxformer.data.duplicates import Duplicates
+from jaxformer.data.encoding import (
+    CHUNK,
+    SubwordSampling,
+    Tokenizer,
+    keep,
+    map_chunks,
+    tokenize,
+)
 from jaxformer.data.files import check_regular
 from jaxformer.data.frame import make_frame
 from jaxformer.data.language_codes import same_language
@@ -66,6 +74,7 @@ class TrainingText:
     parts: tuple[Part, ...]
     corpora: tuple[Corpus, ...]
     """The raw text of each part; none of prepared folders."""
+    _duplicates: list[Duplicates | None] = field(default_factory=list, init=False)
 
     @classmethod
     def open(cls, config: DataConfig) -> TrainingText:
@@ -93,13 +102,40 @@ class TrainingText:
         corpora = () if any(prepared) else map(partial(_load, config.kind), parts)
         return cls(config, parts, tuple(corpora))
 
-    @property
-    def pairs(self) -> Corpus:
-        """The raw text of all parts, one after another, before cleaning."""
-        return Corpus(
-            self.config.train,
-            lambda: itertools.chain.from_iterable(self.corpora),
-        )
+    def kept(self, *, report: Report = lambda _: None) -> Corpus:
+        """Return the text of all parts that cleaning keeps, one after another."""
+        return Corpus(self.config.train, partial(self._read_kept, report))
+
+    def _read_kept(self, report: Report) -> Iterator[Pair]:
+        counts = {}
+        for part, corpus, duplicates in self._parts(report):
+            options = {"languages": part.languages, "duplicates": duplicates}
+            clean = partial(keep, config=self.config, **options)
+            counts[part] = Counts()
+            for pairs, found in map_chunks(corpus, clean, clean, self.config.workers):
+                yield from pairs
+                counts[part] += found
+                self._report(part, counts[part], found, report)
+        if counts:
+            check_not_empty(counts)
+
+    def _parts(
+        self, report: Report
+    ) -> Iterator[tuple[Part, Corpus, Duplicates | None]]:
+        """Yield each part and which of its pairs repeat earlier ones."""
+        # Prepared folders have no corpora.
+        parts = zip(self.parts, self.corpora, strict=False)
+        for index, (part, corpus) in enumerate(parts):
+            if index == len(self._duplicates):
+                if self.config.drop_duplicates:
+                    report(f"{part.name}: searching for duplicates")
+                self._duplicates.append(find_duplicates(corpus, self.config))
+            yield part, corpus, self._duplicates[index]
+
+    def _report(self, part: Part, total: Counts, last: Counts, report: Report) -> None:
+        """Report every 500,000 pairs."""
+        if total.read // _REPORT_EVERY > (total.read - last.read) // _REPORT_EVERY:
+            report(f"{part.name}: {total.read:,} {self.config.examples} read")
 
     @property
     def languages(self) -> list[str]:
@@ -118,7 +154,8 @@ class TrainingText:
             tags = self.languages if self.config.language_tags else ()
             if not Vocabularies.exist(directory):
                 report(f"training the vocabulary on {self.config.train}")
-            return load_or_train(directory, self.config, self.pairs, tags=tags)
+            pairs = self.kept(report=report)
+            return load_or_train(directory, self.config, pairs, tags=tags)
         manifests = [Manifest.load(prepared_folder(part)) for part in self.parts]
         for manifest in manifests:
             manifest.check_request(self.config)
@@ -143,7 +180,7 @@ class TrainingText:
         if not self.corpora:
             store, sizes, counts = self._load_prepared(vocabularies)
         else:
-            tokenizers = self.tokenizers(vocabularies)
+            tokenizers = self.tokenizers(vocabularies, report=report)
             with TokenWriter(vocabularies, one_sided=config.one_sided) as writer:
                 sizes, (counts, _) = self.encode(tokenizers, writer, report=report)
                 store = writer.finish()
@@ -196,16 +233,13 @@ class TrainingText:
                 )
             return writer.finish()
 
-    def tokenizers(self, vocabularies: Vocabularies) -> list[Tokenizer]:
+    def tokenizers(
+        self, vocabularies: Vocabularies, *, report: Report = lambda _: None
+    ) -> list[Tokenizer]:
         """Return the tokenizer of each part; reads the text to find duplicates."""
         return [
-            Tokenizer(
-                vocabularies,
-                self.config,
-                part.languages,
-                find_duplicates(corpus, self.config),
-            )
-            for part, corpus in zip(self.parts, self.corpora, strict=True)
+            Tokenizer(vocabularies, self.config, part.languages, duplicates)
+            for part, _, duplicates in self._parts(report)
         ]
 
     def encode(
@@ -229,7 +263,7 @@ class TrainingText:
         for part, corpus, tokenizer in zip(
             self.parts, self.corpora, tokenizers, strict=True
         ):
-            total, reported, size = Counts(), 0, 0
+            total, size = Counts(), 0
             for piece in tokenize(corpus, tokenizer, workers=self.config.workers):
                 writer.add(piece.pairs)
                 size += len(piece.pairs)
@@ -238,9 +272,7 @@ class TrainingText:
                     _add(lengths[0], piece.lengths[0]),
                     _add(lengths[1], piece.lengths[1]),
                 )
-                if total.read - reported >= _REPORT_EVERY:
-                    reported = total.read
-                    report(f"{part.name}: {total.read:,} {self.config.examples} read")
+                self._report(part, total, piece.counts, report)
                 if stop():
                     break
             sizes.append(size)

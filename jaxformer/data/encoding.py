@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ from jaxformer.errors import InputError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+Work: TypeAlias = Callable[[list[Pair], int], Result]
+"""Gets consecutive pairs and the number of the first."""
 
 CHUNK = 4096
 """Pairs that are cleaned and tokenised together."""
@@ -179,16 +182,8 @@ class Tokenizer:
 
     def __call__(self, pairs: Iterable[Pair], first: int = 0) -> Piece:
         """Clean and encode consecutive pairs; ``first`` is the number of the first."""
-        counts = Counts()
-        cleaned = clean(
-            pairs,
-            self.config,
-            counts,
-            languages=self.languages,
-            duplicates=self.duplicates,
-            first=first,
-        )
-        kept = list(cleaned)
+        options = {"languages": self.languages, "duplicates": self.duplicates}
+        kept, counts = keep(pairs, first, config=self.config, **options)
         if self.config.kind != "pairs":
             return self._encode_examples(kept, counts)
         config, encoded = self.config, self._encode(kept)
@@ -267,6 +262,20 @@ class Tokenizer:
         return concatenate([best, drawn]).take(np.arange(len(best)) + len(best) * fits)
 
 
+def keep(
+    pairs: Iterable[Pair],
+    first: int,
+    *,
+    config: DataConfig,
+    languages: tuple[str, str],
+    duplicates: Duplicates | None,
+) -> tuple[list[Pair], Counts]:
+    """Clean consecutive pairs; ``first`` is the number of the first."""
+    counts = Counts()
+    options: dict[str, Any] = {"languages": languages, "duplicates": duplicates}
+    return [*clean(pairs, config, counts, first=first, **options)], counts
+
+
 def tokenize(
     pairs: Iterable[Pair], tokenizer: Tokenizer, *, workers: int | None = None
 ) -> Iterator[Piece]:
@@ -282,14 +291,34 @@ def tokenize(
     Raises:
         InputError: the text cannot be read, or a process was killed.
     """
+    return map_chunks(pairs, tokenizer, replace(tokenizer, threads=1), workers)
+
+
+def map_chunks(
+    pairs: Iterable[Pair],
+    function: Work[Result],
+    alone: Work[Result],
+    workers: int | None,
+) -> Iterator[Result]:
+    """Apply a function to the chunks of a corpus, in this process or in workers.
+
+    Args:
+        pairs: the corpus, read lazily.
+        function: gets the pairs of a chunk and the number of the first.
+        alone: does the same in a worker, on one core.
+        workers: as of :func:`tokenize`.
+
+    Raises:
+        InputError: as :func:`tokenize`.
+    """
     if workers is None:
         workers = cores() if cores() >= _FEWEST_CORES else 1
     remaining = _chunks(pairs)
     head = list(itertools.islice(remaining, _FEWEST_CHUNKS if workers > 1 else 0))
     chunks = itertools.chain(head, remaining)
     if workers <= 1 or len(head) < _FEWEST_CHUNKS:
-        return itertools.starmap(tokenizer, chunks)
-    return _in_processes(chunks, replace(tokenizer, threads=1), workers)
+        return itertools.starmap(function, chunks)
+    return _in_processes(chunks, alone, workers)
 
 
 def cores() -> int:
@@ -309,12 +338,12 @@ def _chunks(pairs: Iterable[Pair]) -> Iterator[tuple[list[Pair], int]]:
 
 
 def _in_processes(
-    chunks: Iterable[tuple[list[Pair], int]], tokenizer: Tokenizer, workers: int
-) -> Iterator[Piece]:
+    chunks: Iterable[tuple[list[Pair], int]], function: Work[Result], workers: int
+) -> Iterator[Result]:
     # A forked child of a process that runs JAX may hang: JAX's threads hold locks.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
-        workers, context, initializer=_install, initargs=(tokenizer,)
+        workers, context, initializer=_install, initargs=(function,)
     )
     try:
         yield from map_ahead(pool, _work, chunks, 2 * workers)
@@ -346,12 +375,12 @@ def map_ahead(
         yield waiting.popleft().result()
 
 
-_installed: Tokenizer | None = None
+_installed: Work[Any] | None = None
 
 
-def _install(tokenizer: Tokenizer) -> None:
+def _install(function: Work[Any]) -> None:
     global _installed
-    _installed = tokenizer
+    _installed = function
     # Ctrl-C reaches every process of a terminal; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -365,6 +394,6 @@ def _end_with_parent() -> None:
         signals.end(1)
 
 
-def _work(chunk: tuple[list[Pair], int]) -> Piece:
+def _work(chunk: tuple[list[Pair], int]) -> Any:
     assert _installed is not None
     return _installed(*chunk)

@@ -61,7 +61,7 @@ def prepare(
     if vocabulary is not None:
         Vocabularies.load(vocabulary)  # what is missing is not trained
         if config.kind in WITH_LABELS:
-            given = with_labels(vocabulary, config, text.pairs)
+            given = with_labels(vocabulary, config, text.kept(report=report))
         else:
             given = load_or_train(vocabulary, config, ())
     files = [path for corpus in text.corpora for path in corpus.files]
@@ -94,9 +94,9 @@ def _write(
     if given is not None:
         given.save(folder / VOCABULARY)
     vocabularies = given or text.vocabularies(folder / VOCABULARY, report=report)
-    config = text.config
+    config, tokenizers = text.config, text.tokenizers(vocabularies, report=report)
     with TokenWriter(vocabularies, folder, one_sided=config.one_sided) as writer:
-        _, found = text.encode(text.tokenizers(vocabularies), writer, report=report)
+        _, found = text.encode(tokenizers, writer, report=report)
         pairs_hash = writer.finish().hash
     for name, count in found.counts.items():
         report(f"{name}: {count.read:,} {config.examples} read, {summary(count)}")

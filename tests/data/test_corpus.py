@@ -21,6 +21,7 @@ from jaxformer.data import (
 )
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.preparing import prepare
+from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 
 
@@ -231,15 +232,62 @@ def test_a_large_text_reports_progress(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_REPORT_EVERY", 200)
     monkeypatch.setattr(encoding, "CHUNK", 100)
     lines = []
-    text = TrainingText.open(config_of())
+    text = TrainingText.open(config_of(drop_duplicates=True))
     for _ in range(2):  # the second time the vocabulary is not trained
         vocabularies = text.vocabularies(tmp_path, report=lines.append)
     text.load(vocabularies, seed=0, report=lines.append)
     assert lines == [
         "training the vocabulary on bundled:en-de/valid",
+        "bundled:en-de/valid: searching for duplicates",
+        "bundled:en-de/valid: 200 pairs read",
+        "bundled:en-de/valid: 400 pairs read",
         "bundled:en-de/valid: 200 pairs read",
         "bundled:en-de/valid: 400 pairs read",
     ]
+
+
+PAIRS = list(load("bundled:en-de/valid", "en", "de"))
+# What each step drops.
+BAD = {
+    "drop_duplicates": (True, PAIRS[:50] * 20),
+    "drop_identical": (True, [Pair("qqq zzz", "qqq zzz")]),
+    "max_words": (80, [Pair("qqq zzz " * 50, "jjj xxx")]),
+    "max_characters": (900, [Pair("qqq zzz", "jjj xxx " * 150)]),
+    "max_length_ratio": (9.0, [Pair("qqq zzz " * 10, "jjj")]),
+    "kind": ("pairs", [Pair("qqq zzz", "\u200b"), Pair("", "jjj xxx")]),
+}
+
+
+@pytest.mark.parametrize("key", BAD)
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_vocabulary_is_learned_from_what_is_kept(
+    tmp_path, monkeypatch, key, shared
+):
+    """Pairs that cleaning drops change nothing, in this process or in workers."""
+    value, bad = BAD[key]
+    monkeypatch.setattr(encoding, "CHUNK", 100)
+    if key == "max_words":
+        monkeypatch.setattr(encoding, "_FEWEST_CHUNKS", 4)
+    hashes = []
+    for name, text in (("clean", PAIRS), ("all", [*PAIRS, *bad * 30])):
+        (tmp_path / name).mkdir()
+        config = config_of(
+            train=write_text(tmp_path / name, text),
+            shared_vocabulary=shared,
+            workers=2,
+            **{key: value},
+        )
+        found = TrainingText.open(config).vocabularies(tmp_path / name / "vocabulary")
+        hashes.append(found.hash)
+    assert hashes[0] == hashes[1]
+
+
+def test_a_text_of_which_nothing_is_kept_has_no_vocabulary(tmp_path):
+    """The error names the step."""
+    train = write_text(tmp_path, [Pair("a b", "a b")] * 3)
+    text = TrainingText.open(config_of(train=train, drop_identical=True))
+    with pytest.raises(InputError, match=r"data\.train: every one of 3 .* identical"):
+        text.vocabularies(tmp_path / "vocabulary")
 
 
 def test_text_for_evaluation_is_one_data_set():
