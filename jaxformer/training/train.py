@@ -45,7 +45,7 @@ from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.hosts import check_same, make_once, together
-from jaxformer.training.introduction import introduce
+from jaxformer.training.introduction import introduce, report_unknown
 from jaxformer.training.log import Log
 from jaxformer.training.loop import LoopParts, Outcome, run_loop
 from jaxformer.training.profile import Profile
@@ -130,6 +130,7 @@ def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
         _check_backend(config, longest, train=False)
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
+    report_unknown(run, data, valid, display.say)
     return data, valid
 
 

@@ -154,7 +154,12 @@ def test_the_validation_set_is_translated(train, corpus, tmp_path):
     source = Path(corpus["data.valid"].removeprefix("text:").split(",")[0])
     trees = tmp_path / "trees"
     trees.write_text("(S XX )S\n" * len(source.read_text().splitlines()))
+    known = []  # the vocabulary knows the letters of trees
+    for path in corpus["data.train"].removeprefix("text:").split(","):
+        known.append(tmp_path / Path(path).name)
+        known[-1].write_text(Path(path).read_text() + "(S XX )S\n" * 9)
     changes = {**best, "data.valid": f"text:{source},{trees}"}
+    changes["data.train"] = f"text:{known[0]},{known[1]}"
     train("run", changes, make_validator)
     last = read_records(tmp_path / "run")[-1]
     assert last["valid/f1"] == 0.0  # what it writes is no tree

@@ -10,7 +10,6 @@ import pytest
 from kinds import OBJECTIVES, config_of_kind, run_config, write_data
 
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError
@@ -20,7 +19,7 @@ from jaxformer.runs.folder import complete_config
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.ahead_of_time import largest_batch
 from jaxformer.training.display import describe
-from jaxformer.training.introduction import _introduce_data, _introduce_schedule
+from jaxformer.training.introduction import _introduce_schedule
 from jaxformer.training.loop import write_log
 from jaxformer.training.meter import Meter
 from jaxformer.training.progress import Progress
@@ -181,23 +180,6 @@ def test_kinds_fit_objectives(names):
     other = config_of_kind("text", names["text"])
     with pytest.raises(InputError, match=r"objective=masked needs data\.kind=masked"):
         dataclasses.replace(masked, data=other)
-
-
-@pytest.mark.parametrize(("unknown", "warns"), [(30, True), (10, False)])
-def test_text_that_a_vocabulary_does_not_know_is_worth_a_warning(
-    names, tmp_path, unknown, warns
-):
-    """More than a fifth of its tokens is unknown: another language, or another case."""
-    run = open_run(config_of(names, "masked"), tmp_path / "run")
-    tokens = np.full(100, 9)
-    tokens[:unknown] = run.vocabularies.source.unk_id
-    data = run.text.load(run.vocabularies, seed=0)
-    side = dataclasses.replace(data.store.target, tokens=tokens)
-    data = dataclasses.replace(data, store=Encoded(side, side))
-    data._last_plan[0] = run.text.load(run.vocabularies, seed=0).plan(0)
-    said: list[str] = []
-    _introduce_data(Said(said), run, data)
-    assert any("tokens are unknown to the" in line for line in said) == warns
 
 
 @pytest.mark.parametrize(("warmup", "warns"), [(13, True), (12, False)])
