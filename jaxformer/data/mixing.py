@@ -130,14 +130,17 @@ def choose_pairs(
     """Return the numbers of the pairs of an epoch, not yet shuffled: each
     ``floor(weight)`` or ``ceil(weight)`` times.
 
-    Which pairs occur once more is drawn in each epoch, from the seed and the epoch.
+    Which pairs occur once more is drawn in each epoch, from the seed and the epoch. The
+    fraction of a pair that an epoch leaves over goes to the next: in E epochs, n pairs
+    occur ``round(weight * n * E)`` times.
     """
     chosen = []
     for number, share in enumerate(shares):
         pairs = np.arange(share.start, share.stop, dtype=np.int32)
         often = math.floor(share.weight)
         chosen += [pairs] * often
-        more = round((share.weight - often) * len(pairs))
+        rest = (share.weight - often) * len(pairs)
+        more = round(rest * (epoch + 1)) - round(rest * epoch)
         if more:
             generator = np.random.default_rng([seed, epoch, _STREAM, number])
             chosen.append(np.sort(generator.choice(pairs, more, replace=False)))

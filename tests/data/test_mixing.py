@@ -52,19 +52,37 @@ def test_a_part_that_says_nothing_is_refused(mixture, message):
     epoch=st.integers(0, 9),
 )
 def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
-    """Rounded down or up for each pair, and exact in the sum."""
+    """Rounded down or up for each pair, and exact in the sum of all epochs so far."""
     stops = np.cumsum(sizes)
     shares = [
         Share("", int(stop) - size, int(stop), weight)
         for size, stop, weight in zip(sizes, stops, weights, strict=False)
     ]
-    chosen = mixing.choose_pairs(shares, seed=seed, epoch=epoch)
-    counts = np.bincount(chosen, minlength=int(stops[-1]))
+    total = np.zeros(int(stops[-1]), int)
+    for number in range(epoch + 1):
+        chosen = mixing.choose_pairs(shares, seed=seed, epoch=number)
+        counts = np.bincount(chosen, minlength=len(total))
+        total += counts
     for share in shares:
         own = counts[share.start : share.stop]
         assert ((own == np.floor(share.weight)) | (own == np.ceil(share.weight))).all()
-        assert abs(own.sum() - share.weight * len(own)) <= 0.5 + 1e-9
+        sums = total[share.start : share.stop].sum(), len(own) * (epoch + 1)
+        assert abs(sums[0] - share.weight * sums[1]) <= 0.5 + 1e-9
     assert (mixing.choose_pairs(shares, seed=seed, epoch=epoch) == chosen).all()
+
+
+@pytest.mark.parametrize(
+    ("weight", "size", "epochs", "times"),
+    [(2.5, 1, 10, 25), (0.1, 4, 10, 4), (0.3, 1, 20, 6), (1.01, 3, 100, 303)],
+)
+def test_weights_of_tiny_sets_are_carried_over_epochs(weight, size, epochs, times):
+    share = Share("", 0, size, weight)
+    counts = [
+        len(mixing.choose_pairs([share], seed=0, epoch=epoch))
+        for epoch in range(epochs)
+    ]
+    assert sum(counts) == times
+    assert max(counts) - min(counts) == 1
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0, 1e9])
