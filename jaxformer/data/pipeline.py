@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -205,8 +205,8 @@ class TrainingData:
         """Return the batches from this position on, epoch after epoch, each with the
         position that follows it.
 
-        A thread makes a few batches ahead; its errors are raised here. ``close()`` ends
-        it.
+        Threads make a few batches ahead, and the plan of the next epoch; their errors
+        are raised here. ``close()`` ends them.
 
         Args:
             position: the first batch.
@@ -234,14 +234,10 @@ class TrainingData:
         stopped = threading.Event()
         # More threads would make batches no faster: they hold Python's lock.
         batch_maker = ThreadPoolExecutor(1, "batches")
-        resampler = ThreadPoolExecutor(1, "segmentation")
+        planner = ThreadPoolExecutor(1, "plan")
         try:
             while True:
-                following = (
-                    resampler.submit(self._store, epoch + 1, stopped.is_set)
-                    if self.resample
-                    else None
-                )
+                following = planner.submit(self._make_plan, epoch + 1, stopped.is_set)
                 make = functools.partial(plan.batch, host=host, hosts=hosts)
                 made = map_ahead(batch_maker, make, range(start, len(plan)), _AHEAD)
                 for number, batch in enumerate(made, start):
@@ -251,10 +247,11 @@ class TrainingData:
                         Position(epoch + 1, 0) if last else Position(epoch, number + 1),
                     )
                 epoch, start = epoch + 1, 0
-                plan = self.plan(epoch, following)
+                plan = following.result()
+                self._last_plan.clear()
         finally:
             stopped.set()
-            for threads in (batch_maker, resampler):
+            for threads in (batch_maker, planner):
                 threads.shutdown(cancel_futures=True)
 
     def _check_not_empty(self, plan: Plan) -> None:
@@ -269,23 +266,23 @@ class TrainingData:
             "the weights of data.train leave no pair for an epoch: give larger ones"
         )
 
-    def plan(self, epoch: int, store: Future[Encoded] | None = None) -> Plan:
-        """Plan an epoch; ``store`` is the future of its pairs, if they were requested.
+    def plan(self, epoch: int) -> Plan:
+        """Plan an epoch.
 
         The last plan is kept: the statistics and the batches of an epoch share it.
         """
         planned = self._last_plan.get(epoch)
         if planned is None:
             self._last_plan.clear()
-            planned = self._last_plan[epoch] = self._make_plan(epoch, store)
+            planned = self._last_plan[epoch] = self._make_plan(epoch)
         return planned
 
-    def _make_plan(self, epoch: int, store: Future[Encoded] | None) -> Plan:
+    def _make_plan(self, epoch: int, stop: Callable[[], bool] = lambda: False) -> Plan:
+        pairs = self.store if self.resample is None else self.resample(epoch, stop)
         generator = np.random.default_rng([self.seed, epoch])
         order = generator.permutation(
             choose_pairs(self.shares, seed=self.seed, epoch=epoch)
         )
-        pairs = self._store(epoch) if store is None else store.result()
         if isinstance(self.shape, RowShape):
             rows = pack(pairs.source_lengths, pairs.target_lengths, order, self.shape)
             if self.drop_remainder:
@@ -301,9 +298,6 @@ class TrainingData:
         batches = batches.take(generator.permutation(len(batches)))
         shapes = [self.shape[index] for index in batches.shapes]
         return Plan(pairs, shapes, batches, self.continuing)
-
-    def _store(self, epoch: int, stop: Callable[[], bool] = lambda: False) -> Encoded:
-        return self.store if self.resample is None else self.resample(epoch, stop)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -278,8 +278,40 @@ def test_batches_are_made_a_few_ahead():
         assert len(made) <= taken + 8
 
 
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("resampled", [False, True])
+def test_the_next_epoch_is_planned_ahead(monkeypatch, packing, resampled):
+    """While the batches of an epoch are made, another thread plans the next; an error
+    of it is raised where batches are asked for.
+    """
+    data = data_of(mixed_lengths(60), packing=packing)
+    if resampled:
+        data = dataclasses.replace(data, resample=lambda *_: data.store)
+    sizes = [len(data.plan(epoch)) for epoch in range(3)]
+    data._last_plan.clear()
+    make, planned = TrainingData._make_plan, {}
+
+    def noting(self, epoch, *stop):
+        planned[epoch] = threading.current_thread()
+        if epoch == 3:
+            raise InputError("no plan")
+        return make(self, epoch, *stop)
+
+    monkeypatch.setattr(TrainingData, "_make_plan", noting)
+    stream = data.batches()
+    for epoch, size in enumerate(sizes):
+        take(stream, size)
+        begun = time.monotonic()
+        while epoch + 1 not in planned:  # before the epoch's last batch is left
+            assert time.monotonic() < begun + 10
+    assert planned.pop(0) is threading.current_thread()
+    assert threading.current_thread() not in planned.values()
+    with pytest.raises(InputError, match="no plan"):
+        next(stream)
+
+
 def threads_of_batches():
-    return [one for one in threading.enumerate() if one.name.startswith("batches")]
+    return [one for one in threading.enumerate() if one.name.startswith(("batches", "plan"))]
 
 
 def test_errors_and_closing_end_the_thread():
