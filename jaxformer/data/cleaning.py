@@ -8,6 +8,7 @@ sides are always dropped.
 key                       drops pairs in which
 ========================= ==========================================================
 ``unicode_normalization`` (none: both sides are brought to a normal form of Unicode)
+``drop_invalid``          a side was not UTF-8
 (always)                  a side shows nothing: no text, white space, control characters
 ``max_words``             a side has more words (what white space separates)
 ``max_characters``        a side has more characters
@@ -41,6 +42,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxformer.data.config import Cleaning, UnicodeNormalization
+from jaxformer.data.files import is_valid
 
 if TYPE_CHECKING:
     from jaxformer.data.duplicates import Duplicates
@@ -195,6 +197,9 @@ class CleaningStep(NamedTuple):
 
 STEPS = {
     "unicode_normalization": CleaningStep("Unicode normalisation"),
+    "drop_invalid": CleaningStep(
+        "not UTF-8", lambda pair, _, always: not all(map(is_valid, pair))
+    ),
     "empty": CleaningStep("empty side", lambda pair, _, always: is_empty(pair)),
     "max_words": CleaningStep(
         "too many words",

@@ -40,6 +40,9 @@ class Cleaning:
         InputError: a value out of range.
     """
 
+    # Drop pairs with a side that is not UTF-8, of plain text and tables. Default False:
+    # such text is refused.
+    drop_invalid: bool = key(False, changes="tokens")
     # Most words (what white space separates) on a side, in raw text. None: any number.
     max_words: int | None = key(None, least=1, most=10**9, changes="tokens")
     # Most characters (Unicode code points) on a side, in raw text; the limit for
@@ -319,6 +322,7 @@ _UNALIGNED = ("pairs", *ONE_SIDED, "labelled", "scored")
 # Keys that only some kinds of data have.
 _OF_KINDS = {
     "max_length_ratio": _PAIRS,
+    "drop_invalid": _PAIRS,
     "drop_identical": _PAIRS,
     "detect_languages": _PAIRS,
     # It could change the number of words, or the places of answers.

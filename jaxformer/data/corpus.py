@@ -99,7 +99,7 @@ class TrainingText:
                 f" data.train={config.train!r} both set how often pairs occur: remove"
                 " one of them"
             )
-        corpora = () if any(prepared) else map(partial(_load, config.kind), parts)
+        corpora = () if any(prepared) else map(partial(_load, config), parts)
         return cls(config, parts, tuple(corpora))
 
     def kept(self, *, report: Report = lambda _: None) -> Corpus:
@@ -369,8 +369,9 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
             )
 
 
-def _load(kind: str, part: Part) -> Corpus:
-    corpus = sources.load(part.name, *part.languages, kind)
+def _load(config: DataConfig, part: Part) -> Corpus:
+    invalid = config.drop_invalid
+    corpus = sources.load(part.name, *part.languages, config.kind, drop_invalid=invalid)
     check_regular(corpus.files)
     return corpus
 

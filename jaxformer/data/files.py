@@ -1,11 +1,12 @@
 """Read the lines of text files, plain or compressed, a buffer at a time.
 
-The suffix of a file is its compression: ``.gz``, ``.xz`` or ``.zst``; other files are
-plain text.
+The suffix of a file is its compression: ``.gz``, ``.bz2``, ``.xz`` or ``.zst``; other
+files are plain text.
 """
 
 from __future__ import annotations
 
+import bz2
 import glob
 import gzip
 import io
@@ -27,7 +28,19 @@ _MOST_FILES = 100_000
 MOST_BYTES_A_LINE = 16 << 20
 # A block of zstd may grow 30,000 times: small bites bound the memory.
 _ZSTD_BITE = 1 << 10
-_ARCHIVES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+_ARCHIVES = {
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\x00": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+}
+_ZIP = b"PK\x03\x04"
+# What Python makes of bytes that are not UTF-8.
+_INVALID = re.compile("[\udc80-\udcff]")
+
+
+class _InvalidError(Exception):
+    """A line is not UTF-8: the number of the first, why, and its beginning."""
 
 
 class _DamagedError(Exception):
@@ -116,12 +129,22 @@ def _by_wildcards(pattern: str, paths: Sequence[Path]) -> dict[tuple[str, ...], 
     return {match.groups(): path for match, path in matches if match}
 
 
-def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
+def is_valid(text: str) -> bool:
+    """Return whether a line was UTF-8, of those that were read whether or not."""
+    return text.isascii() or not _INVALID.search(text)
+
+
+def open_lines(paths: Iterable[str | Path], *, strict: bool = True) -> Iterator[str]:
     r"""Yield the lines of UTF-8 text files, file after file, read lazily.
 
     Lines end only at ``\n``, not at other separators of Python's ``splitlines``. A byte
     order mark at the start of a file and the ``\r`` of Windows line ends are removed;
     the last line needs no line end; an empty line counts.
+
+    Args:
+        paths: of the files.
+        strict: whether lines that are not UTF-8 are refused; otherwise
+            :func:`is_valid` finds them.
 
     Raises:
         InputError: a file is missing, unreadable, empty, damaged or cut off (with the
@@ -129,11 +152,11 @@ def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
             number of the first bad line).
     """
     for path in paths:
-        yield from _lines(Path(path))
+        yield from _lines(Path(path), strict)
 
 
 def open_parallel(
-    sources: Sequence[Path], targets: Sequence[Path]
+    sources: Sequence[Path], targets: Sequence[Path], *, strict: bool = True
 ) -> Iterator[tuple[str, str]]:
     """Yield aligned lines of source and target files.
 
@@ -148,7 +171,7 @@ def open_parallel(
             " same order of names"
         )
     for source, target in zip(sources, targets, strict=True):
-        left, right = _lines(source), _lines(target)
+        left, right = _lines(source, strict), _lines(target, strict)
         for count, (first, second) in enumerate(itertools.zip_longest(left, right), 1):
             if first is None or second is None:
                 rest = sum(1 for _ in (right if first is None else left))
@@ -213,7 +236,18 @@ def stream_lines(stream: BinaryIO, name: str) -> Iterator[str]:
     """
     count = 0
     while content := stream.readline(MOST_BYTES_A_LINE + 2):  # a line end more
-        lines = _split(content if count else content.removeprefix(_BOM), name, count)
+        try:
+            lines = _split(
+                content if count else content.removeprefix(_BOM), name, count, True
+            )
+        except _InvalidError as error:
+            line, reason, head = error.args
+            cure = "convert the text to UTF-8"
+            if line == 1 and head.startswith((*_ARCHIVES, _ZIP)):
+                cure = "it looks compressed: unpack it first"
+            raise InputError(
+                f"{name}, line {line}: not UTF-8 ({reason}); {cure}"
+            ) from None
         yield from lines
         count += len(lines)
 
@@ -223,16 +257,37 @@ def _some(paths: Sequence[Path]) -> str:
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, strict: bool = True) -> Iterator[str]:
     """Return the lines of one file."""
     count = 0
     try:
         for content in _whole_lines(path):
             lines = _split(
-                content if count else content.removeprefix(_BOM), str(path), count
+                content if count else content.removeprefix(_BOM),
+                str(path),
+                count,
+                strict,
             )
+            if not count and len(lines) == 1 and "\r" in lines[0]:
+                raise InputError(
+                    f"{path} has no line feeds, only carriage returns: convert its line"
+                    " ends, for example by tr '\\r' '\\n'"
+                )
             yield from lines
             count += len(lines)
+    except _InvalidError as error:
+        line, reason, head = error.args
+        suffix = next((x for y, x in _ARCHIVES.items() if head.startswith(y)), None)
+        if line == 1 and suffix:
+            cure = f"it looks compressed: end its name with {suffix}"
+        elif line == 1 and head.startswith(_ZIP):
+            cure = "it is a ZIP archive: unpack it first"
+        else:
+            if path.is_file():  # not a pipe, which is read once
+                lines = open_lines([path], strict=False)
+                reason += f"; {sum(not is_valid(each) for each in lines):,} such lines"
+            cure = "convert the text to UTF-8"
+        raise InputError(f"{path}, line {line}: not UTF-8 ({reason}); {cure}") from None
     except FileNotFoundError:
         raise InputError(f"no file {path}") from None
     except EOFError:
@@ -240,7 +295,11 @@ def _lines(path: Path) -> Iterator[str]:
             f"{path} breaks off after line {count:,}: the archive is not whole; fetch"
             " it again or compress it again"
         ) from None
-    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, _DamagedError) as error:
+    except (OSError, lzma.LZMAError, zlib.error, _DamagedError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(
+                f"cannot read {path} after line {count:,}: {error.strerror}"
+            ) from None
         if not count and not _is_archive(path):
             raise InputError(
                 f"{path} is no {path.suffix} archive: fetch it again, or take"
@@ -249,10 +308,6 @@ def _lines(path: Path) -> Iterator[str]:
         raise InputError(
             f"{path} is damaged after line {count:,} ({error}): fetch it again or"
             " compress it again"
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path} after line {count:,}: {error.strerror or error}"
         ) from None
     if not count:
         raise InputError(f"{path} is empty: it needs one sentence a line")
@@ -294,6 +349,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
         stream: io.BufferedIOBase = file
         if path.suffix == ".gz":
             stream = gzip.GzipFile(fileobj=file, mode="rb")
+        elif path.suffix == ".bz2":
+            stream = bz2.BZ2File(file)
         elif path.suffix == ".xz":
             stream = lzma.LZMAFile(file)  # noqa: SIM115 (the file beneath is what must be closed)
         # Before damage, read1 returns what it has read; read would lose it.
@@ -319,7 +376,7 @@ def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
         raise EOFError
 
 
-def _split(content: bytes, name: str, lines_before: int) -> list[str]:
+def _split(content: bytes, name: str, lines_before: int, strict: bool) -> list[str]:
     """Split a text that starts after ``lines_before`` lines of the file."""
     if len(content) > MOST_BYTES_A_LINE:
         for number, line in enumerate(content.split(b"\n"), lines_before + 1):
@@ -329,21 +386,11 @@ def _split(content: bytes, name: str, lines_before: int) -> list[str]:
                     " split it"
                 )
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8", "strict" if strict else "surrogateescape")
     except UnicodeDecodeError as error:
         line = lines_before + content.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{name}, line {line}: not UTF-8 ({error.reason}); {_cure(content, line)}"
-        ) from None
+        raise _InvalidError(line, error.reason, content[:8]) from None
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]
     return [line.removesuffix("\r") for line in lines]
-
-
-def _cure(content: bytes, line: int) -> str:
-    """Return the cure for text that is not UTF-8."""
-    for magic, suffix in _ARCHIVES.items():
-        if line == 1 and content.startswith(magic):
-            return f"it looks compressed: end its name with {suffix}"
-    return "convert the text to UTF-8"

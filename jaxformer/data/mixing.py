@@ -69,6 +69,11 @@ def parse(mixture: str, source_language: str, target_language: str) -> tuple[Par
     """
     parts = re.split(r"(?<!\S)\+(?!\S)", mixture)
     languages = source_language, target_language
+    if bare := [x for x in parts[1:] if x.strip() and not re.search(f"{_KINDS}:", x)]:
+        raise InputError(
+            f"{bare[0].strip()!r} of {mixture!r} is no data set: write SCHEME:NAME, and"
+            r" \+ for a plus between blanks in a path"
+        )
     return tuple(_part(text.strip(), mixture, languages) for text in parts)
 
 

@@ -24,10 +24,10 @@ name                                 data
                                      see :mod:`jaxformer.data.corpus`
 ==================================== ===========================================
 
-A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst``. A pattern in place
-of a file (``text:part-*.en.gz,part-*.de.gz``) reads all matching files in the order of
-their names; both sides need the same number. Write a comma within a path of ``text:``
-as ``\,``; ``~`` is the home folder.
+A file is plain text, or compressed as ``.gz``, ``.bz2``, ``.xz`` or ``.zst``. A pattern
+in place of a file (``text:part-*.en.gz,part-*.de.gz``) reads all matching files in the
+order of their names; both sides need the same number. Write a comma within a path of
+``text:`` as ``\,``, and a plus between blanks as ``\+``; ``~`` is the home folder.
 
 The languages choose the direction where the data name their languages, in any code of
 :mod:`jaxformer.data.language_codes`: ``eng_Latn`` finds ``en``. ``text:``,
@@ -82,18 +82,24 @@ class Corpus:
 IMPORTED = "imported:"
 """Begins what an imported run has in place of a data set's name."""
 
-Opened: TypeAlias = tuple[Callable[[], Iterable[Pair]], tuple[Path, ...]]
+Opened: TypeAlias = tuple[Callable[..., Iterable[Pair]], tuple[Path, ...]]
 """What reads the pairs, and the user's files."""
 
 
 def load(
-    name: str, source_language: str, target_language: str, kind: str = "pairs"
+    name: str,
+    source_language: str,
+    target_language: str,
+    kind: str = "pairs",
+    *,
+    drop_invalid: bool = False,
 ) -> Corpus:
     """Open a data set by name, as the table of this module describes.
 
     Of another ``kind`` than pairs (:data:`jaxformer.data.config.KINDS`) names are as
     :mod:`jaxformer.data.texts` and :mod:`jaxformer.data.labelled` describe, and the
-    languages mean nothing.
+    languages mean nothing. With ``drop_invalid`` pairs of ``text:`` and ``tsv:`` that
+    are not UTF-8 are left for cleaning to drop, and otherwise refused.
 
     Example:
         >>> list(load("bundled:en-de/valid", "en", "de"))[1].source
@@ -122,6 +128,8 @@ def load(
     if not rest.strip():
         raise InputError(f"no data set {name!r}: something must follow the colon")
     read, files = opener(rest)
+    if drop_invalid and scheme in ("text", "tsv"):
+        read = functools.partial(read, strict=False)
     return Corpus(name, read, files)
 
 
@@ -149,18 +157,19 @@ def _with_scheme(name: str) -> str:
         return f"; did you mean prepared:{name}?"
     if "," in name:
         return f"; did you mean text:{name}?"
-    found = re.search(r"\.(tsv|jsonl)(\.(gz|xz|zst))?\Z", name)
+    found = re.search(r"\.(tsv|jsonl)(\.(gz|bz2|xz|zst))?\Z", name)
     return f"; did you mean {found[1]}:{name}?" if found else ""
 
 
 def escape(path: str | Path) -> str:
-    r"""Write a path as ``text:`` reads it, with ``\,`` for a comma.
+    r"""Write a path as ``text:`` reads it, with ``\,`` for a comma, and ``\+`` for a
+    plus between blanks.
 
     Example:
         >>> f"text:{escape('a,b.en')},{escape('ab.de')}"
         'text:a\\,b.en,ab.de'
     """
-    return str(path).replace(",", r"\,")
+    return re.sub(r"(?<!\S)\+(?!\S)", r"\+", str(path).replace(",", r"\,"))
 
 
 def _open_bundled(rest: str, languages: tuple[str, str]) -> Opened:
@@ -193,11 +202,13 @@ def _open_text(rest: str, languages: tuple[str, str]) -> Opened:
 
 def _path(text: str) -> str:
     """Strip a path or pattern and expand ``~``, as a shell does."""
-    return os.path.expanduser(text.strip())
+    return os.path.expanduser(text.strip().replace(r" \+ ", " + "))
 
 
-def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pair]:
-    return map(Pair._make, open_parallel(sources, targets))
+def _read_text(
+    sources: Sequence[Path], targets: Sequence[Path], *, strict: bool = True
+) -> Iterator[Pair]:
+    return map(Pair._make, open_parallel(sources, targets, strict=strict))
 
 
 def _open_tsv(rest: str, languages: tuple[str, str]) -> Opened:
@@ -230,9 +241,11 @@ def find_files(pattern: str, name: str, rule: str = "") -> list[Path]:
         raise InputError(f"{error} ({name}: {rule})") from None
 
 
-def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]:
+def _read_tsv(
+    paths: Sequence[Path], source: int, target: int, *, strict: bool = True
+) -> Iterator[Pair]:
     for path in paths:
-        for number, line in enumerate(open_lines([path]), 1):
+        for number, line in enumerate(open_lines([path], strict=strict), 1):
             columns = line.split("\t")
             if len(columns) < max(source, target):
                 raise InputError(

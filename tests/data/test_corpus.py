@@ -18,6 +18,7 @@ from jaxformer.data import (
     encoding,
     load,
     load_evaluation,
+    sources,
 )
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.preparing import prepare
@@ -280,6 +281,51 @@ def test_the_vocabulary_is_learned_from_what_is_kept(
         found = TrainingText.open(config).vocabularies(tmp_path / name / "vocabulary")
         hashes.append(found.hash)
     assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("form", ["text", "tsv"])
+@pytest.mark.parametrize("encoding_of", ["latin-1", "cp1251", "shift_jis"])
+def test_lines_that_are_not_utf_8_are_dropped_if_asked(tmp_path, form, encoding_of):
+    """On either side, and counted; otherwise the first is named, and how many."""
+    word = {"latin-1": "für", "cp1251": "для", "shift_jis": "ために"}[encoding_of]
+    lines = [[pair.source.encode(), pair.target.encode()] for pair in PAIRS]
+    lines[7][0] = lines[9][1] = lines[30][0] = word.encode(encoding_of)
+    if form == "text":
+        for side in (0, 1):
+            (tmp_path / f"{side}").write_bytes(b"\n".join(each[side] for each in lines))
+        train, number, count = f"text:{tmp_path}/0,{tmp_path}/1", 8, 2
+    else:
+        (tmp_path / "t").write_bytes(b"\n".join(b"\t".join(each) for each in lines))
+        train, number, count = f"tsv:{tmp_path}/t", 8, 3
+    text = TrainingText.open(config_of(train=train))
+    message = rf"line {number}: not UTF-8 \(.*; {count} such lines\)"
+    with pytest.raises(InputError, match=message):
+        text.vocabularies(tmp_path / "vocabulary")
+    text = TrainingText.open(config_of(train=train, drop_invalid=True))
+    vocabularies = text.vocabularies(tmp_path / "vocabulary")
+    data = text.load(vocabularies, seed=0)
+    (counts,) = data.counts.values()
+    assert (counts.read, counts.dropped["drop_invalid"]) == (len(PAIRS), 3)
+    kept = [pair for index, pair in enumerate(PAIRS) if index not in (7, 9, 30)]
+    (tmp_path / "kept").mkdir()
+    clean = config_of(train=write_text(tmp_path / "kept", kept))
+    assert data.hash == TrainingText.open(clean).load(vocabularies, seed=0).hash
+
+
+def test_a_plus_in_a_path_is_escaped(tmp_path):
+    """Between blanks it would begin the next data set of a mixture."""
+    folder = tmp_path / "a + b, c"
+    folder.mkdir()
+    plain = write_text(folder, PAIRS[:20])
+    with pytest.raises(
+        InputError, match=r"is no data set: write SCHEME:NAME, and \\\+"
+    ):
+        TrainingText.open(config_of(train=plain))
+    name = f"text:{sources.escape(folder / 's')},{sources.escape(folder / 't')}"
+    mixed = f"{name} + 2 * {name}"
+    for train, count in ((name, 1), (mixed, 2)):
+        text = TrainingText.open(config_of(train=train))
+        assert [*text.kept()] == PAIRS[:20] * count
 
 
 def test_a_text_of_which_nothing_is_kept_has_no_vocabulary(tmp_path):

@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import io
 import itertools
@@ -5,6 +6,7 @@ import lzma
 import os
 import random
 import tracemalloc
+import zipfile
 
 import pytest
 
@@ -13,6 +15,7 @@ from jaxformer.data.files import (
     check_regular,
     expand,
     expand_parallel,
+    is_valid,
     open_lines,
     open_parallel,
     read_lines,
@@ -29,11 +32,12 @@ def zstd(content):
 PACKERS = {
     "": bytes,
     ".gz": lambda content: gzip.compress(content, 1),
+    ".bz2": lambda content: bz2.compress(content, 1),
     ".xz": lambda content: lzma.compress(content, preset=0),
     ".zst": zstd,
 }
 packed = pytest.mark.parametrize("suffix", list(PACKERS))
-archived = pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+archived = pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 
 
 def write(path, content):
@@ -75,9 +79,14 @@ def test_lines_come_back(tmp_path, suffix):
     assert read_lines(path) == lines
     assert list(open_lines([path, path])) == [*lines, *lines]
     content = [line.encode() for line in lines]
-    content[4999] = b"f\xfcnf"
+    content[4999] = content[5200] = b"f\xfcnf"
     write(path, PACKERS[suffix](b"\n".join(content)))
-    refuse([path], rf"f{suffix}, line 5000: not UTF-8 .*convert the text to UTF-8$")
+    message = rf"f{suffix}, line 5000: not UTF-8 \(.*; 2 such lines\); convert the text"
+    refuse([path], message)
+    found = [*open_lines([path], strict=False)]
+    wrong = [number for number, line in enumerate(found) if not is_valid(line)]
+    assert wrong == [4999, 5200]
+    assert found[:4999] == lines[:4999]
 
 
 @packed
@@ -136,7 +145,8 @@ def test_cut_archives_are_never_taken_for_whole(tmp_path, suffix):
 def test_damaged_archives_are_refused(tmp_path, suffix):
     """A wrong checksum, a file that is no archive, and one under a plain name."""
     content = bytearray(PACKERS[suffix]("\n".join(random_lines(9, 1_000)).encode()))
-    content[{".gz": -6, ".xz": len(content) // 2, ".zst": -2}[suffix]] ^= 0xFF
+    middle = len(content) // 2
+    content[{".gz": -6, ".bz2": middle, ".xz": middle, ".zst": -2}[suffix]] ^= 0xFF
     path = write(tmp_path / f"bad{suffix}", bytes(content))
     refuse([path], rf"bad{suffix} is damaged after line [\d,]+ \(.*\): fetch it again")
     path = write(tmp_path / f"page{suffix}", b"<html>404 Not Found</html>\n" * 100)
@@ -145,6 +155,39 @@ def test_damaged_archives_are_refused(tmp_path, suffix):
     path = write(tmp_path / "train.en", PACKERS[suffix](b"one\n" * 100))
     message = r"train\.en, line 1: not UTF-8 .*looks compressed: end its name with"
     refuse([path], rf"{message} \{suffix}$")
+
+
+@archived
+@pytest.mark.parametrize("name", ["standard input", "file"])
+def test_text_that_is_compressed_is_called_so(tmp_path, suffix, name):
+    content = PACKERS[suffix](b"one\n" * 100)
+    if name == "file":
+        message = (
+            rf"f, line 1: not UTF-8 .*looks compressed: end its name with {suffix}"
+        )
+        refuse([write(tmp_path / "f", content)], message)
+        return
+    with pytest.raises(InputError, match="looks compressed: unpack it first"):
+        list(stream_lines(io.BytesIO(content), name))
+
+
+@pytest.mark.parametrize("name", ["corpus.zip", "corpus.en"])
+def test_a_zip_archive_is_called_so(tmp_path, name):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("train.en", b"one and another\n" * 100)
+    refuse([write(tmp_path / name, packed.getvalue())], "is a ZIP archive: unpack it")
+    with pytest.raises(InputError, match="looks compressed: unpack it first"):
+        list(stream_lines(io.BytesIO(packed.getvalue()), "standard input"))
+
+
+@packed
+def test_text_without_line_feeds_is_called_so(tmp_path, suffix):
+    """A carriage return within one of several lines is text."""
+    path = write(tmp_path / f"f{suffix}", PACKERS[suffix](b"a b\rc d\re f\r"))
+    refuse([path], "has no line feeds, only carriage returns: convert its line ends")
+    path = write(tmp_path / f"f{suffix}", PACKERS[suffix](b"a\rb\nc\n"))
+    assert read_lines(path) == ["a\rb", "c"]
 
 
 def test_missing_empty_and_unreadable_files(tmp_path):

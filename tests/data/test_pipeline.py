@@ -311,7 +311,9 @@ def test_the_next_epoch_is_planned_ahead(monkeypatch, packing, resampled):
 
 
 def threads_of_batches():
-    return [one for one in threading.enumerate() if one.name.startswith(("batches", "plan"))]
+    return [
+        one for one in threading.enumerate() if one.name.startswith(("batches", "plan"))
+    ]
 
 
 def test_errors_and_closing_end_the_thread():
