@@ -340,7 +340,11 @@ def _first_vocabularies(
             for path in folder.glob("*.*"):
                 if same or not path.name.endswith(LABELS):
                     shutil.copy(path, scratch)
-        return text.vocabularies(Path(scratch), report=report)
+        try:
+            return text.vocabularies(Path(scratch), report=report)
+        except InputError as error:
+            named = f"{initial_run}/vocabulary"
+            raise InputError(str(error).replace(scratch, named)) from None
 
 
 def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:

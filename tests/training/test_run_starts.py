@@ -9,6 +9,7 @@ import jax
 import pytest
 from training.little import (
     assert_trees_equal,
+    little_config,
     read_checkpoint,
     read_records,
 )
@@ -16,8 +17,47 @@ from training.little import (
 from jaxformer.errors import InputError
 from jaxformer.runs.records import Validation, append
 from jaxformer.training import train as training
+from jaxformer.training.engines import make_engine
 from jaxformer.training.loop import Outcome
+from jaxformer.training.run import open_run
 from jaxformer.translation.translator import Translator
+
+
+@pytest.mark.parametrize("implementation", ["rbg", "unsafe_rbg"])
+def test_another_random_number_generator_is_called_so(
+    train, straight, tmp_path, monkeypatch, implementation
+):
+    shutil.copytree(straight, tmp_path / "run")
+    monkeypatch.setattr(training, "make_engine", make_engine)
+    message = (
+        "has the key of another random number generator: set JAX_DEFAULT_PRNG_IMPL"
+    )
+    with (
+        jax.default_prng_impl(implementation),
+        pytest.raises(InputError, match=message),
+    ):
+        train("run", {"training.steps": 14})
+
+
+@pytest.mark.parametrize("key", ["vocabulary_size", "source_vocabulary_size"])
+def test_a_vocabulary_of_another_size_names_the_run_that_has_it(
+    corpus, straight, tmp_path, key
+):
+    changes = {"training.initial_run": str(straight), f"data.{key}": 63}
+    if key.startswith("source"):
+        changes |= {"data.shared_vocabulary": False, "model.tied_embeddings": "none"}
+        pieces = (straight / "vocabulary" / "shared.model").read_bytes()
+        run = tmp_path / "begun"
+        shutil.copytree(straight, run)
+        (run / "vocabulary" / "shared.model").unlink()
+        for side in ("source", "target"):
+            (run / "vocabulary" / f"{side}.model").write_bytes(pieces)
+        changes["training.initial_run"] = str(run)
+    with pytest.raises(InputError) as error:
+        open_run(little_config(corpus, changes), tmp_path / "run")
+    named = f"{changes['training.initial_run']}/vocabulary/"
+    assert str(error.value).startswith(f"data.{key} is 63 and {named}")
+    assert "has 57 pieces: set" in str(error.value)
 
 
 @pytest.mark.slow
