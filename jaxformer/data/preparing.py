@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,12 +26,12 @@ from jaxformer.data.store import LENGTHS, TokenWriter, token_files
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_training import load_or_train, with_labels
 from jaxformer.errors import InputError
-from jaxformer.files import LOCK, check_writable, hold
+from jaxformer.files import LOCK, check_writable, hold, write_whole
 
 FILES = "files"
 """The key of a request for the files of the text, each with its SHA-256."""
 
-_UNFINISHED = ".unfinished"
+_UNFINISHED, _REQUEST = ".unfinished", "request.json"
 
 
 def prepare(
@@ -43,7 +44,8 @@ def prepare(
     """Encode the training text once, into a folder for ``prepared:FOLDER``.
 
     A folder that the same call finished before, from files of the same content, stays
-    as it is. A call that fails leaves nothing.
+    as it is. A call that fails leaves nothing; one that is interrupted leaves its
+    vocabulary for the same call.
 
     Args:
         config: names the text and how it is cleaned and encoded.
@@ -78,7 +80,7 @@ def prepare(
         report(f"{output} is prepared already")
         source, target = (np.array(numbers, np.int64) for numbers in done.lengths)
         return Preparation(dict(done.counts), (source, target))
-    with new_folder(output) as folder:
+    with new_folder(output, json.dumps(request)) as folder:
         return _write(text, given, request, stamps, folder, report)
 
 
@@ -166,11 +168,12 @@ def _refuse_changed(
 
 
 @contextlib.contextmanager
-def new_folder(directory: Path) -> Iterator[Path]:
+def new_folder(directory: Path, request: str = "") -> Iterator[Path]:
     """Make a folder whole or not at all: what the block writes into the folder that it
     is given moves to ``directory`` at the end, the manifest last.
 
-    What a killed process left is removed first. If the block fails nothing is left.
+    If the block fails nothing is left. Of a block that was interrupted the vocabulary
+    is left, which the next one finds if its ``request`` is the same.
 
     Raises:
         InputError: the folder has other files, another process prepares it, or it
@@ -189,15 +192,26 @@ def new_folder(directory: Path) -> Iterator[Path]:
                 raise InputError(
                     f"{directory} holds other files: choose an empty --output"
                 )
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
+            mark = unfinished / _REQUEST
+            if not mark.exists() or mark.read_text("utf-8") != request:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir()
+                write_whole(mark, request)
             yield unfinished
+            mark.unlink()
             for path in sorted(
                 unfinished.iterdir(), key=lambda path: path.name == MANIFEST
             ):
                 path.rename(directory / path.name)
+            unfinished.rmdir()
+        except BaseException as error:
+            vocabulary = Vocabularies.exist(unfinished / VOCABULARY)
+            if isinstance(error, Exception) or not vocabulary:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            for path in unfinished.glob("*.bin"):
+                path.unlink()
+            raise
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
             (directory / LOCK).unlink(missing_ok=True)
             if made:
                 with contextlib.suppress(OSError):  # not empty: the block succeeded

@@ -140,7 +140,9 @@ def test_interrupted_while_text_is_read(call, corpus, tmp_path, command, monkeyp
     *before, last = done.err.splitlines()
     cure = "the same command continues, or starts again if nothing was saved"
     assert last == f"jaxformer: interrupted; {cure}"
-    assert all(line.startswith("training the vocabulary on ") for line in before)
+    first, *others = before
+    assert first.startswith("training the vocabulary on ")
+    assert all(line.endswith(": searching for duplicates") for line in others)
     assert not (tmp_path / "out" / "manifest.json").exists()
     if name == "prepare":
         assert call(*given).code == 0

@@ -2,6 +2,7 @@
 another text.
 """
 
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -225,6 +226,49 @@ def test_a_given_vocabulary_is_used(tmp_path, prepared):
 def test_what_is_not_prepared(tmp_path, options, message):
     assert message in refuse(config_of(**options), tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, InputError])
+def test_an_interrupted_start_keeps_its_vocabulary(
+    tmp_path, monkeypatch, shared, error
+):
+    """The same call does not train it again; one that failed leaves nothing, and a call
+    for other tokens begins anew.
+    """
+    config, output = config_of(shared_vocabulary=shared), tmp_path / "p"
+
+    def interrupted(*_, **__):
+        raise error("in the middle")
+
+    def lines_of(changes, folder=output):
+        lines = []
+        prepare(dataclasses.replace(config, **changes), folder, report=lines.append)
+        return lines
+
+    def stop():
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingText, "encode", interrupted)
+            with pytest.raises(error):
+                lines_of({})
+
+    stop()
+    assert (output / ".unfinished" / "vocabulary").exists() == (
+        error is KeyboardInterrupt
+    )
+    assert not [*tmp_path.rglob("*.bin")]
+    trained = [line for line in lines_of({}) if line.startswith("training the voc")]
+    assert bool(trained) == (error is InputError)
+    straight = tmp_path / "straight"
+    lines_of({}, straight)
+    found, expected = (
+        {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (output, straight)
+    )
+    assert found == expected
+    shutil.rmtree(output)
+    stop()
+    assert any("training the vocabulary" in x for x in lines_of({"max_words": 20}))
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
