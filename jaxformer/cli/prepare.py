@@ -26,8 +26,8 @@ examples:
 With --dataset it fetches a task of WMT, verifies it and unpacks it into plain text
 files. Only data sets of TensorFlow Datasets (--dataset=tfds:wmt14_translate/de-en) need
 TensorFlow, which unpacks their archives. With --config it cleans and tokenises the
-configuration's data.train once, on all cores, for training to read. The same command
-continues an interrupted one.
+configuration's data.train once, for training to read, on all cores if there are at
+least four. The same command continues an interrupted one.
 """
 
 

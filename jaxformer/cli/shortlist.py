@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> None:
         shortlist.name_direction(vocabularies, part.languages, tagged=tagged)
         for part in text.parts
     }
+    say(f"learning translations of tokens from {count:,} pairs")
     found = Shortlist.learn(
         pairs.source,
         pairs.target,

@@ -141,6 +141,33 @@ def test_a_mixture_of_text(tmp_path):
     assert first == [tags[0]] * 500 + [tags[1]] * 500
 
 
+@pytest.mark.xfail(
+    strict=True, reason="they are copied to temporary files at each start"
+)
+@pytest.mark.parametrize(
+    ("parts", "options"),
+    [(2, {}), (3, {"temperature": 2.0}), (1, {"max_length": 20})],
+)
+def test_prepared_folders_are_mapped_and_not_copied(
+    tmp_path, monkeypatch, parts, options
+):
+    """Several are one view, as one is; a lower ``max_length`` and weights too."""
+    vocabulary, names = None, []
+    for part in range(parts):
+        folder = tmp_path / str(part)
+        prepare(config_of(), folder, vocabulary=vocabulary)
+        vocabulary = tmp_path / "0" / "vocabulary"
+        names.append(f"prepared:{folder}")
+    config = config_of(**options, train=" + ".join(names))
+    written: list[int] = []
+    monkeypatch.setattr(
+        corpus.TokenWriter, "add", lambda _, pairs: written.append(len(pairs))
+    )
+    text = TrainingText.open(config)
+    text.load(Vocabularies.load(vocabulary), seed=0)
+    assert not written
+
+
 def test_temperature_repeats_the_smaller(tmp_path, vocabularies):
     pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
     mixture = f"bundled:en-de/valid + {write_text(tmp_path, pairs)}"
