@@ -300,23 +300,18 @@ class DataConfig(Cleaning):
                 " or data.window=None to keep texts apart"
             )
         if self.vocabulary_model == "bytes":
-            for name in ("byte_fallback", "language_tags", "segmentation_alpha"):
-                if getattr(self, name):
+            for name in _OF_SENTENCEPIECE:
+                value = getattr(self, name)
+                if value not in (getattr(DataConfig, name), EARLIER.get(name)):
                     raise InputError(
-                        f"data.{name}={getattr(self, name)} is for vocabularies of"
-                        " SentencePiece: leave it out, or set"
-                        " data.vocabulary_model=bpe"
+                        f"data.{name}={value} is for vocabularies of SentencePiece:"
+                        " leave it out, or set data.vocabulary_model=bpe"
                     )
-            if self.normalization not in (
-                DataConfig.normalization,
-                EARLIER["normalization"],
-            ):
-                raise InputError(
-                    f"data.normalization={self.normalization} is for vocabularies of"
-                    " SentencePiece: leave it out, or set data.vocabulary_model=bpe"
-                )
 
 
+_OF_SENTENCEPIECE = (
+    *("byte_fallback", "normalization", "language_tags", "segmentation_alpha"),
+)
 _PAIRS = ("pairs",)
 _UNALIGNED = ("pairs", *ONE_SIDED, "labelled", "scored")
 # Keys that only some kinds of data have.

@@ -236,18 +236,11 @@ def stream_lines(stream: BinaryIO, name: str) -> Iterator[str]:
     """
     count = 0
     while content := stream.readline(MOST_BYTES_A_LINE + 2):  # a line end more
+        content = content if count else content.removeprefix(_BOM)
         try:
-            lines = _split(
-                content if count else content.removeprefix(_BOM), name, count, True
-            )
+            lines = _split(content, name, count, True)
         except _InvalidError as error:
-            line, reason, head = error.args
-            cure = "convert the text to UTF-8"
-            if line == 1 and head.startswith((*_ARCHIVES, _ZIP)):
-                cure = "it looks compressed: unpack it first"
-            raise InputError(
-                f"{name}, line {line}: not UTF-8 ({reason}); {cure}"
-            ) from None
+            raise _refusal(name, error, "unpack it first") from None
         yield from lines
         count += len(lines)
 
@@ -262,12 +255,8 @@ def _lines(path: Path, strict: bool = True) -> Iterator[str]:
     count = 0
     try:
         for content in _whole_lines(path):
-            lines = _split(
-                content if count else content.removeprefix(_BOM),
-                str(path),
-                count,
-                strict,
-            )
+            content = content if count else content.removeprefix(_BOM)
+            lines = _split(content, str(path), count, strict)
             if not count and len(lines) == 1 and "\r" in lines[0]:
                 raise InputError(
                     f"{path} has no line feeds, only carriage returns: convert its line"
@@ -276,18 +265,15 @@ def _lines(path: Path, strict: bool = True) -> Iterator[str]:
             yield from lines
             count += len(lines)
     except _InvalidError as error:
-        line, reason, head = error.args
-        suffix = next((x for y, x in _ARCHIVES.items() if head.startswith(y)), None)
-        if line == 1 and suffix:
-            cure = f"it looks compressed: end its name with {suffix}"
-        elif line == 1 and head.startswith(_ZIP):
-            cure = "it is a ZIP archive: unpack it first"
-        else:
-            if path.is_file():  # not a pipe, which is read once
-                lines = open_lines([path], strict=False)
-                reason += f"; {sum(not is_valid(each) for each in lines):,} such lines"
-            cure = "convert the text to UTF-8"
-        raise InputError(f"{path}, line {line}: not UTF-8 ({reason}); {cure}") from None
+        more, head = "", error.args[2]
+        if path.is_file():  # not a pipe, which is read once
+            lines = open_lines([path], strict=False)
+            more = f"; {sum(not is_valid(each) for each in lines):,} such lines"
+        known = [
+            suffix for magic, suffix in _ARCHIVES.items() if head.startswith(magic)
+        ]
+        cure = f"end its name with {known[0]}" if known else "unpack it first"
+        raise _refusal(str(path), error, cure, more) from None
     except FileNotFoundError:
         raise InputError(f"no file {path}") from None
     except EOFError:
@@ -311,6 +297,20 @@ def _lines(path: Path, strict: bool = True) -> Iterator[str]:
         ) from None
     if not count:
         raise InputError(f"{path} is empty: it needs one sentence a line")
+
+
+def _refusal(
+    name: str, error: _InvalidError, unpacked: str, more: str = ""
+) -> InputError:
+    """Return the error of text that is not UTF-8, with its cure."""
+    line, reason, head = error.args
+    if line == 1 and head.startswith((*_ARCHIVES, _ZIP)):
+        return InputError(
+            f"{name}, line 1: not UTF-8 ({reason}); it looks compressed: {unpacked}"
+        )
+    return InputError(
+        f"{name}, line {line}: not UTF-8 ({reason}{more}); convert the text to UTF-8"
+    )
 
 
 def _is_archive(path: Path) -> bool:

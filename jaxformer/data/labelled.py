@@ -52,8 +52,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.data.files import open_lines
-from jaxformer.data.records import Pair, did_you_mean, read_field
-from jaxformer.data.sources import Opened, find_files, split_known
+from jaxformer.data.records import Pair, read_field
+from jaxformer.data.sources import Opened, find_files, read_columns, split_known
 from jaxformer.data.texts import Records, open_records, read_languages, split_columns
 from jaxformer.errors import InputError
 from jaxformer.files import parse_json
@@ -137,32 +137,8 @@ def _open_tsv(kind: str, rest: str) -> Opened:
 def _read_tsv(
     paths: Sequence[Path], columns: Sequence[str], kind: str
 ) -> Iterator[Pair]:
-    for path in paths:
-        lines = enumerate(open_lines([path]), 1)
-        if all(column.isdecimal() for column in columns):
-            numbers = [int(column) for column in columns]
-        else:
-            header = next(lines)[1].split("\t")
-            numbers = [_find_column(column, header, path) for column in columns]
-        for number, line in lines:
-            place, cells = f"{path}, line {number}", line.split("\t")
-            if len(cells) < max(numbers):
-                raise InputError(
-                    f"{place}: column {max(numbers)} of {len(cells)}: separate columns"
-                    " with tabs, and remove empty lines"
-                )
-            *texts, label = (cells[number - 1] for number in numbers)
-            yield _labelled(texts, label, kind, place)
-
-
-def _find_column(column: str, header: Sequence[str], path: Path) -> int:
-    """Return the number of a column, from 1 on, that the first line names."""
-    if column not in header:
-        raise InputError(
-            f"{path}, line 1: no column {column!r} among {', '.join(header)}"
-            f"{did_you_mean(column, header)} (columns without names have numbers)"
-        )
-    return header.index(column) + 1
+    for place, (*texts, label) in read_columns(paths, columns):
+        yield _labelled(texts, label, kind, place)
 
 
 def _open_conll(rest: str) -> Opened:

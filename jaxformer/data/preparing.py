@@ -67,9 +67,8 @@ def prepare(
         else:
             given = load_or_train(vocabulary, config, ())
     files = [path for corpus in text.corpora for path in corpus.files]
-    with _readable():
-        stamps = {path: _stamp(path) for path in files}
-        digests = {str(path): digest(path) for path in stamps}
+    stamps = {path: _stamp(path) for path in files}
+    digests = {str(path): digest(path) for path in stamps}
     request = {
         **config.request,
         "given_vocabulary": None if given is None else given.hash,
@@ -103,12 +102,11 @@ def _write(
     for name, count in found.counts.items():
         report(f"{name}: {count.read:,} {config.examples} read, {summary(count)}")
     check_not_empty(found.counts)
-    with _readable():
-        for path, stamp in stamps.items():
-            if _stamp(path) != stamp:
-                raise InputError(
-                    f"{path} changed while it was read: give the same command again"
-                )
+    for path, stamp in stamps.items():
+        if _stamp(path) != stamp:
+            raise InputError(
+                f"{path} changed while it was read: give the same command again"
+            )
     source, target = (numbers.tolist() for numbers in found.lengths)
     Manifest(
         folder,
@@ -240,14 +238,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     """Return the size and the time of a file."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot read {error.filename}: {error.strerror}; put back a file that you"
-            " may read and give the same command again"
-        ) from None

@@ -244,16 +244,50 @@ def find_files(pattern: str, name: str, rule: str = "") -> list[Path]:
 def _read_tsv(
     paths: Sequence[Path], source: int, target: int, *, strict: bool = True
 ) -> Iterator[Pair]:
+    columns = str(source), str(target)
+    for _, texts in read_columns(paths, columns, strict=strict):
+        yield Pair(*texts)
+
+
+def read_columns(
+    paths: Sequence[Path], columns: Sequence[str], *, strict: bool = True
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the cells of these columns of each line of tables, after the name of the
+    line.
+
+    Args:
+        paths: of the tables.
+        columns: numbers from 1 on, or names in the first line.
+        strict: as of :func:`jaxformer.data.files.open_lines`.
+
+    Raises:
+        InputError: a line has too few columns, or the first line no such name.
+    """
     for path in paths:
-        for number, line in enumerate(open_lines([path], strict=strict), 1):
-            columns = line.split("\t")
-            if len(columns) < max(source, target):
+        lines = enumerate(open_lines([path], strict=strict), 1)
+        if all(column.isdecimal() for column in columns):
+            numbers = [int(column) for column in columns]
+        else:
+            header = next(lines)[1].split("\t")
+            numbers = [_find_column(column, header, path) for column in columns]
+        for number, line in lines:
+            place, cells = f"{path}, line {number}", line.split("\t")
+            if len(cells) < max(numbers):
                 raise InputError(
-                    f"{path}, line {number}: column {max(source, target)} of"
-                    f" {len(columns)}: separate source and target with a tab, and"
-                    " remove empty lines"
+                    f"{place}: column {max(numbers)} of {len(cells)}: separate columns"
+                    " with tabs, and remove empty lines"
                 )
-            yield Pair(columns[source - 1], columns[target - 1])
+            yield place, [cells[each - 1] for each in numbers]
+
+
+def _find_column(column: str, header: Sequence[str], path: Path) -> int:
+    """Return the number of a column, from 1 on, that the first line names."""
+    if column not in header:
+        raise InputError(
+            f"{path}, line 1: no column {column!r} among {', '.join(header)}"
+            f"{did_you_mean(column, header)} (columns without names have numbers)"
+        )
+    return header.index(column) + 1
 
 
 def _open_jsonl(rest: str, languages: tuple[str, str]) -> Opened:

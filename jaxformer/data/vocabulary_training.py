@@ -236,7 +236,11 @@ def load_or_train(
         vocabularies.save(directory)
         return vocabularies
     if any(any(directory.glob(f"*{end}")) for end in (PIECES, TOKENIZER, FILE)):
-        return _load_imported(directory, config)
+        imported = Vocabularies.load(directory)
+        # Two that differ may share the ids, as those of Marian do.
+        for side in ("source", "target"):
+            _check_size(directory, side, getattr(imported, side), config)
+        return imported
     sides = {True: ("shared",), False: ("source", "target")}
     for name in sides[not config.shared_vocabulary]:
         if (directory / f"{name}.model").exists():
@@ -280,14 +284,6 @@ def with_labels(
             return found
     labels = LabelVocabulary.collect(config.kind, config.labels, pairs)
     return Vocabularies(text, labels, template)
-
-
-def _load_imported(directory: Path, config: DataConfig) -> Vocabularies:
-    found = Vocabularies.load(directory)
-    # Two that differ may share the ids, as those of Marian do.
-    _check_size(directory, "source", found.source, config)
-    _check_size(directory, "target", found.target, config)
-    return found
 
 
 def _check_size(path: Path, side: str, found: Vocabulary, config: DataConfig) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxformer.data.batching import Batch
 from jaxformer.data.cleaning import summary
@@ -25,10 +24,8 @@ from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.progress import Progress
 from jaxformer.training.run import Run
 
-# Places of a text that are looked at, and tokens of each.
-_PLACES, _TOKENS = 100, 10_000
-# Pairs that the most frequent unknown characters are counted in.
-_PAIRS = 10_000
+# Tokens of a text that are looked at, and pairs that its unknown characters are in.
+_TOKENS, _PAIRS = 1_000_000, 10_000
 # Shares of unknown tokens.
 _WARNED, _REFUSED = 0.01, 0.2
 
@@ -42,55 +39,46 @@ def report_unknown(
     Raises:
         InputError: more than a fifth of a side is unknown.
     """
-    pairs = run.config.data.kind == "pairs"
-    sides = ["source", "target"] if pairs else [next(iter(data.store.sides))]
     shares, warnings = [], []
-    for name, text in (("data.train", run.text.kept()), ("data.valid", run.valid)):
-        for side in sides:
-            tokens = np.concatenate([batch[side].ravel() for batch in valid])
-            if name == "data.train":
-                tokens = _sample(getattr(data.store, side).tokens)
-            share, unknown = _find_unknown(run, side, tokens, text)
-            shares.append(f"{share:.2%} of {name} ({side})")
+    texts = data.store.sides if run.config.data.kind == "pairs" else {}
+    sides = [*texts] or [next(iter(data.store.sides))]  # the others are labels
+    for side in sides:
+        vocabulary = getattr(run.vocabularies, side)
+        unk, pad = vocabulary.unk_id, vocabulary.pad_id
+        tokens = getattr(data.store, side).tokens
+        for name, some, pairs in (
+            ("train", tokens[:: 1 + len(tokens) // _TOKENS], run.text.kept()),
+            ("valid", np.concatenate([x[side].ravel() for x in valid]), run.valid),
+        ):
+            share = np.sum(some == unk) / max(np.sum(some != pad), 1)
+            if unk in (pad, vocabulary.eos_id):  # no piece is for unknown text
+                share = 0.0
+            shares.append(f"{share:.2%} of data.{name} ({side})")
+            if share <= _WARNED:
+                continue
             line = (
-                f"{share:.1%} of the {side} tokens of {name} are unknown to the"
-                f" vocabulary{unknown}"
+                f"{share:.1%} of the {side} tokens of data.{name} are unknown to the"
+                f" vocabulary{_most_often(vocabulary, pairs, side)}"
             )
             if share > _REFUSED:
                 raise InputError(
                     f"{line}: name text in its language and case, or train a vocabulary"
                     " on this text, without training.initial_run and --vocabulary"
                 )
-            if share > _WARNED:
-                cure = "data.byte_fallback=True lets a new one spell them"
-                warnings.append(f"warning: {line}; {cure}")
+            cure = "data.byte_fallback=True lets a new one spell them"
+            warnings.append(f"warning: {line}; {cure}")
     for line in (f"unknown tokens: {', '.join(shares)}", *warnings):
         report(line)
 
 
-def _sample(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
-    starts = np.linspace(0, max(0, len(tokens) - _TOKENS), _PLACES).astype(np.int64)
-    return np.concatenate([tokens[start : start + _TOKENS] for start in starts])
-
-
-def _find_unknown(
-    run: Run, side: str, tokens: NDArray[np.integer], pairs: Iterable[Pair]
-) -> tuple[float, str]:
-    """Return the share of unknown tokens, and what they stand for if they are many."""
-    vocabulary: Vocabulary = getattr(run.vocabularies, side)
-    unk, pad = vocabulary.unk_id, vocabulary.pad_id
-    share = float(np.sum(tokens == unk) / max(np.sum(tokens != pad), 1))
-    if unk in (pad, vocabulary.eos_id):  # there is no piece for unknown text
-        return 0.0, ""
-    if share <= _WARNED:
-        return share, ""
-    counts: Counter[str] = Counter()
-    for pair in itertools.islice(pairs, _PAIRS):
-        counts.update(getattr(pair, side))
+def _most_often(vocabulary: Vocabulary, pairs: Iterable[Pair], side: str) -> str:
+    """Name the most frequent characters that a vocabulary does not know."""
+    texts = (getattr(pair, side) for pair in itertools.islice(pairs, _PAIRS))
+    counts = Counter(itertools.chain.from_iterable(texts))
     characters = [character for character, _ in counts.most_common()]
-    ids = vocabulary.encode_batch(characters)
-    unknown = [x for x, own in zip(characters, ids, strict=True) if unk in own][:3]
-    return share, f", most often {' '.join(unknown)}" if unknown else ""
+    ids = zip(characters, vocabulary.encode_batch(characters), strict=True)
+    unknown = [character for character, own in ids if vocabulary.unk_id in own][:3]
+    return f", most often {' '.join(unknown)}" if unknown else ""
 
 
 def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:

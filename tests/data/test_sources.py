@@ -75,7 +75,7 @@ def test_tsv(tmp_path):
     texts = [('one "1"', "eins, \u2028"), ("", "zwei"), ("three", "")]
     assert read(name) == texts
     assert read(f"{name}#3,1") == [("x", source) for source, _ in texts]
-    message = "column 4 of 3: separate source and target with a tab"
+    message = "column 4 of 3: separate columns with tabs"
     refuse(f"{name}#1,4", rf"a\.tsv, line 1: {message}")
     for columns in ("#0,1", "#2,2"):
         refuse(f"{name}{columns}", "two columns, counted from 1")
