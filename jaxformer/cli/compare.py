@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxformer.cli.arguments import add_metrics, add_options
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import check_output, write_output, write_record
+from jaxformer.cli.output import check_output, say, write_output, write_record
 from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError, escape_controls
 from jaxformer.evaluation.breakdown import count_words
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument, human, repeated=True)
     add_metrics(parser)
     shared = "which result of the runs (default: the only one they share)"
-    code = "of files, for tokenized_bleu and compound_split_bleu"
+    code = "of files, for the tokenizers of BLEU"
     words = "text to count words in (default: the references)"
     add_options(
         parser.add_argument,
@@ -100,7 +100,12 @@ def run(options: argparse.Namespace) -> None:
     found = compare(
         dict(zip(names, systems, strict=True)),
         scored.references,
-        choose_metrics(options.metrics or DEFAULT_METRICS, language=language),
+        choose_metrics(
+            options.metrics or DEFAULT_METRICS,
+            language=language,
+            references=scored.references[0],
+            notice=say,
+        ),
         config,
         sources=scored.sources,
         frequencies=None if counted is None else count_words(open_lines([counted])),

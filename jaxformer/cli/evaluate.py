@@ -17,7 +17,7 @@ from jaxformer.cli.arguments import (
     name_flag,
     number,
 )
-from jaxformer.cli.output import name_lines, warn, write_record
+from jaxformer.cli.output import name_lines, say, warn, write_record
 from jaxformer.data import sources
 from jaxformer.data.corpus import load_evaluation, name_sources
 from jaxformer.data.files import read_lines
@@ -114,7 +114,12 @@ def run(options: argparse.Namespace) -> None:
     usual = DEFAULT_METRICS
     if config.evaluation.best_metric == F1.key:
         usual = (*usual, F1.key)
-    metrics = choose_metrics(options.metrics or usual, language=language)
+    metrics = choose_metrics(
+        options.metrics or usual,
+        language=language,
+        references=[pair.target for pair in pairs],
+        notice=say,
+    )
     # Find a damaged or read-only file before the work.
     records.read_results(options.workdir)
     check_writable(options.workdir)

@@ -19,6 +19,7 @@ from jaxformer.cli.output import (
     check_output,
     name_input,
     read_input,
+    say,
     warn,
     write_output,
 )
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
         _check_lines(records, source)
     scores = _scores(options, records, files)
     if references is not None:
-        tuned = tune(records, scores, references)
+        tuned = tune(records, scores, references, notice=say)
         report = {
             "weights": tuned.weights,
             "bleu_before": tuned.before.value,

@@ -36,11 +36,14 @@ _ISO_639 = """
 
 # Languages of ISO 639-3 that go by the code of their macrolanguage (not the dialects of
 # Arabic, nor South Azerbaijani and Dari); Filipino, Tagalog in M2M-100 and NLLB;
-# withdrawn codes; and M2M-100's ns for Northern Sotho, which has three letters.
+# withdrawn codes; M2M-100's ns for Northern Sotho, which has three letters; and the
+# bibliographic codes of ISO 639-2.
 _OTHERS = """
     ar:arb ay:ayr az:azj et:ekk fa:pes ff:fuv gn:gug iu:ike kr:knc ku:kmr kv:kpv lv:lvs
     mg:plt mn:khk ms:zlm ms:zsm ne:npi om:gaz or:ory ps:pbt ps:pbu qu:quy qu:quz sq:als
     sw:swh uz:uzn yi:ydd zh:cmn tl:fil he:iw id:in yi:ji jv:jw nso:ns
+    bo:tib cs:cze cy:wel de:ger el:gre eu:baq fa:per fr:fre hy:arm is:ice ka:geo mi:mao
+    mk:mac ms:may my:bur nl:dut ro:rum sk:slo sq:alb zh:chi
 """
 
 # The script of a code that names none, where a model has the language in several.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from jaxformer.errors import require
 from jaxformer.evaluation.metrics import CHRF
 from jaxformer.evaluation.statistics import Metric, SentenceStatistics, score_rows
+from jaxformer.evaluation.tokenizers import split_words
 
 LENGTHS = (1, 10, 20, 30, 40, 50, 60)
 """The least number of words of each bucket of sentences."""
@@ -78,16 +77,6 @@ class Difference:
     def gain(self) -> float:
         """Return the points of the system minus those of the baseline."""
         return self.chrf[1] - self.chrf[0]
-
-
-def split_words(text: str) -> list[str]:
-    """Split a line into words and punctuation by sacreBLEU's tokenizer 13a."""
-    return _tokenizer()(text).split()
-
-
-@functools.cache
-def _tokenizer() -> Callable[[str], str]:
-    return require("sacrebleu.tokenizers.tokenizer_13a", "train").Tokenizer13a()
 
 
 def score_by_length(

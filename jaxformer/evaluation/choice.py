@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxformer.data.language_codes import short_code
 from jaxformer.errors import UsageError
@@ -17,6 +17,7 @@ from jaxformer.evaluation.metrics import (
 )
 from jaxformer.evaluation.statistics import Metric
 from jaxformer.evaluation.tokenized_bleu import TokenizedBleu
+from jaxformer.evaluation.tokenizers import USUAL, choose_tokenizer
 
 _FIXED = {metric.key: metric for metric in (BLEU, CHRF, CHRF_PLUS_PLUS, TER, F1)}
 
@@ -28,21 +29,33 @@ DEFAULT_METRICS = ("bleu", "chrf")
 
 
 def choose_metrics(
-    names: Sequence[str] = DEFAULT_METRICS, *, language: str | None = None
+    names: Sequence[str] = DEFAULT_METRICS,
+    *,
+    language: str | None = None,
+    references: Sequence[str] = (),
+    notice: Callable[[str], object] = lambda _: None,
 ) -> list[Metric]:
     """Return the metrics of these names, each once, in their order.
 
     Args:
         names: of :data:`METRICS`; or ``bleu:TOKENIZER``, with another tokenizer of
             sacreBLEU.
-        language: of the translations, for the tokenizer of ``tokenized_bleu`` and
-            ``compound_split_bleu``; None: the text is already tokenised.
+        language: of the translations, for the tokenizer of ``bleu``,
+            ``tokenized_bleu`` and ``compound_split_bleu``. None: that of ``bleu``
+            suits the references, and for the others the text is already tokenised.
+        references: of the translations.
+        notice: see :func:`jaxformer.evaluation.tokenizers.choose_tokenizer`.
 
     Raises:
         UsageError: a metric is unknown, or no metric is named.
     """
+    tokenizer = USUAL
+    if BLEU.key in names:
+        tokenizer = choose_tokenizer(language, references, notice)
+    bleu = BLEU if tokenizer == USUAL else tokenizing_bleu(tokenizer, BLEU.key)
     language = language and short_code(language)
     known: dict[str, Metric] = _FIXED | {
+        BLEU.key: bleu,
         "tokenized_bleu": TokenizedBleu(language, compounds=False),
         "compound_split_bleu": TokenizedBleu(language, compounds=True),
     }

@@ -14,7 +14,8 @@ from jaxformer import __version__
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bracketing import F1, check_trees
-from jaxformer.evaluation.metrics import BLEU, CHRF, score
+from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
+from jaxformer.evaluation.metrics import score
 from jaxformer.evaluation.statistics import Metric
 from jaxformer.models.seq2seq import Model
 from jaxformer.runs.records import Validation, Validator, fingerprint
@@ -32,7 +33,7 @@ def evaluate(
     name: str,
     *,
     decoding: DecodingConfig | None = None,
-    metrics: Sequence[Metric] = (BLEU, CHRF),
+    metrics: Sequence[Metric] | None = None,
     more_references: Sequence[Sequence[str]] = (),
     notice: Callable[[LongSources], None] = LongSources.warn,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -43,7 +44,8 @@ def evaluate(
         pairs: sources with a reference each.
         name: of the data set.
         decoding: search settings; by default those of the translator.
-        metrics: the metrics to compute.
+        metrics: the metrics to compute; by default those of
+            :func:`jaxformer.evaluation.choice.choose_metrics`.
         more_references: further references, each one flat list.
         notice: called if a source is longer than training saw; by default it issues a
             :class:`~jaxformer.errors.LongSourceWarning`.
@@ -58,6 +60,9 @@ def evaluate(
     sources = [pair.source for pair in pairs]
     references = [[pair.target for pair in pairs], *more_references]
     check_counts(len(pairs), more_references)
+    if metrics is None:
+        language = translator.languages[1]
+        metrics = choose_metrics(language=language, references=references[0])
     for metric in metrics:
         metric.prepare(len(references))
     if F1 in metrics:
@@ -141,10 +146,21 @@ def make_validator(run: Run, model: Model) -> Validator:
     source_language, target_language = run.valid_languages
     sources = [pair.source for pair in pairs]
     references = [pair.target for pair in pairs]
-    metrics = (BLEU, CHRF)
+    names = DEFAULT_METRICS
     if config.evaluation.best_metric == F1.key:
         check_trees(references)  # before training, not at its first evaluation
-        metrics += (F1,)
+        names += (F1.key,)
+    metrics = choose_metrics(
+        names, language=target_language, references=references, notice=run.report
+    )
+    bleu = metrics[0]
+    if config.evaluation.best_metric == bleu.key and not (
+        score(bleu, references, references).value
+    ):
+        run.report(
+            "warning: no sentence of data.valid has four words, so BLEU is 0 for any"
+            " translation: set evaluation.best_metric=chrf"
+        )
     own = sources[jax.process_index() :: jax.process_count()]
 
     def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:

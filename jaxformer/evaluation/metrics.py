@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -111,6 +111,11 @@ def _build(kind: str, options: Options) -> Any:
     return getattr(require("sacrebleu", "train"), kind)(**dict(options))
 
 
+def load_tokenizer(name: str) -> Callable[[str], str]:
+    """Return a tokenizer of sacreBLEU, which puts spaces between words."""
+    return _build("BLEU", (("tokenize", name),)).tokenizer
+
+
 def _count_bleu(metric: Any, hypothesis: str, lines: Sequence[str]) -> list[float]:
     """Count words of both sides, then matching and all n-grams of each order."""
     found = metric.corpus_score([hypothesis], [[line] for line in lines])
@@ -204,9 +209,13 @@ fewest edits count, for the mean of their lengths.
 """
 
 
-def tokenizing_bleu(tokenizer: str) -> Metric:
+def tokenizing_bleu(tokenizer: str, key: str = "") -> Metric:
     """Return BLEU with another tokenizer of sacreBLEU, such as ``zh``, ``ja-mecab`` or
-    ``ko-mecab`` for text without blanks.
+    ``ko-mecab`` for text without spaces.
+
+    Args:
+        tokenizer: its name.
+        key: of the metric; by default ``bleu:TOKENIZER``.
 
     Raises:
         InputError: the tokenizer is unknown or lacks a package.
@@ -216,7 +225,7 @@ def tokenizing_bleu(tokenizer: str) -> Metric:
         raise InputError(
             f"sacreBLEU has no tokenizer {tokenizer!r}; it has {', '.join(known)}"
         )
-    metric = SacreMetric(f"bleu:{tokenizer}", "BLEU", (("tokenize", tokenizer),))
+    metric = SacreMetric(key or f"bleu:{tokenizer}", "BLEU", (("tokenize", tokenizer),))
     try:
         metric.prepare(1)
     except (ImportError, OSError, RuntimeError) as error:

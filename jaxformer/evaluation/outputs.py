@@ -150,7 +150,8 @@ def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
         )
     name, data = records[0]["dataset"], load(directory / "config.json").data
     if name.startswith("text:"):
-        pairs, language = list(sources.load(name, "", "")), None
+        pairs = list(sources.load(name, "", ""))
+        language = records[0].get("target_language")
     else:
         pairs, (_, language) = load_evaluation(name, direct(data, records[0]))
     texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]

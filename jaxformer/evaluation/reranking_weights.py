@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import InputError
+from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.evaluation.metrics import BLEU
 from jaxformer.evaluation.statistics import Score, score_rows
 from jaxformer.translation.rerank import Record, texts_of
@@ -39,6 +40,7 @@ def tune(
     references: Sequence[str],
     *,
     grid: Sequence[float] = GRID,
+    notice: Callable[[str], object] = lambda _: None,
 ) -> Tuned:
     """Try all combinations of weights, and return the best by BLEU.
 
@@ -50,6 +52,7 @@ def tune(
         scores: of the translations, by name, flat; the first is that of the search.
         references: a human translation of each sentence.
         grid: weights to try.
+        notice: see :func:`jaxformer.evaluation.tokenizers.choose_tokenizer`.
 
     Raises:
         InputError: there are no sentences, or not as many references.
@@ -61,7 +64,13 @@ def tune(
         )
     counts = np.array([len(record["translations"]) for record in records])
     repeated = np.repeat(np.array(references, object), counts).tolist()
-    statistics = BLEU.statistics(texts_of(records), repeated)
+    (bleu,) = choose_metrics(
+        [BLEU.key],
+        language=records[0].get("target_language"),
+        references=references,
+        notice=notice,
+    )
+    statistics = bleu.statistics(texts_of(records), repeated)
     starts = np.cumsum(counts) - counts
     # Translations of each list, int [longest, lists]; -1 fills up.
     ranges = map(range, starts, starts + counts)
@@ -74,10 +83,10 @@ def tune(
         sums = sum(weight * row for weight, row in zip(weights, flat, strict=True))
         sums = np.append(np.where(impossible, -np.inf, sums), -np.inf)
         chosen = starts + np.argmax(sums[places], axis=0)
-        return score_rows(BLEU, statistics, chosen)
+        return score_rows(bleu, statistics, chosen)
 
     others = itertools.product(sorted(grid, key=abs), repeat=len(scores) - 1)
     found = [(judge((1.0, *weights)), (1.0, *weights)) for weights in others]
     after, best = max(found, key=lambda one: (one[0].value, -sum(map(abs, one[1]))))
     weights = dict(zip(scores, best, strict=True))
-    return Tuned(weights, score_rows(BLEU, statistics, starts), after)
+    return Tuned(weights, score_rows(bleu, statistics, starts), after)

@@ -48,6 +48,7 @@ class Run:
         text: the training text, not yet read.
         valid: the validation text.
         valid_languages: what it is to be translated from and into.
+        report: says a line in the log.
     """
 
     directory: Path
@@ -56,6 +57,7 @@ class Run:
     text: TrainingText
     valid: list[Pair]
     valid_languages: tuple[str, str]
+    report: Report = lambda _: None
 
     @property
     def checkpoints(self) -> Path:
@@ -130,7 +132,7 @@ def open_run(
     Args:
         config: of the run.
         directory: of the run.
-        report: is told when a vocabulary is to be trained.
+        report: says a line in the log, such as that a vocabulary is to be trained.
 
     Raises:
         InputError: the directory holds another run, or the text is missing, empty or
@@ -147,14 +149,7 @@ def open_run(
     complete = complete_config(config, vocabularies, known)
     for languages_of in (*(part.languages for part in text.parts), languages):
         _check_start(complete, vocabularies, languages_of)
-    return Run(
-        directory,
-        complete,
-        vocabularies,
-        text,
-        valid,
-        languages,
-    )
+    return Run(directory, complete, vocabularies, text, valid, languages, report)
 
 
 def _look(

@@ -184,7 +184,7 @@ FAULTS: list[tuple[Any, ...]] = [
     ("checkpoint?", move_checkpoint),
     ("checkpoint?", both(add_average, removed("checkpoints"))),
     ("test set", rename_test),
-    ("signature?", recorded(bleu_signature=OTHER_SIGNATURE)),
+    ("signature?", recorded(bleu_signature=OTHER_SIGNATURE), "recount"),
     ("signature?", recorded(**INTL)),
     ("search?", GREEDY),
     ("search", SAMPLED),

@@ -12,12 +12,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import runs
 from jaxformer.data import TrainingText, files, sources
 from jaxformer.data.sources import Pair
+from jaxformer.diagnosis.checks import results
+from jaxformer.diagnosis.evidence import UnseenError
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate, metrics, tokenized_bleu
 from jaxformer.evaluation.choice import choose_metrics
@@ -26,6 +29,7 @@ from jaxformer.runs import records
 from jaxformer.runs.records import Validation
 from jaxformer.search.config import DecodingConfig
 from jaxformer.training.run import Run
+from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 
 GREEDY = DecodingConfig(beam_size=1)
@@ -268,6 +272,63 @@ def validate(max_sentences: int | None, samples: int, stop: bool) -> Validation 
     run = Run(Path("none"), config, vocabularies, text, pairs(), ("x", "x"))
     validator = evaluate.make_validator(run, translator().model)
     return validator(translator().params, lambda: stop)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "bleu"),
+    [
+        (["天地玄黄。", "宇宙洪荒。"], "BLEU uses sacreBLEU's tokenizer zh", 100.0),
+        (["ฉันกินข้าวทุกวัน"], "tokenizer char, since flores200 is not downloaded", 100.0),
+        (["Das Haus ist alt."], "", 100.0),
+        (["Haus", "altes Haus"], "set evaluation.best_metric=chrf", 0.0),
+    ],
+)
+def test_validation_goes_by_the_script(lines, said, bleu, monkeypatch, tmp_path):
+    """Before training begins the log names a tokenizer other than 13a, and a metric
+    that cannot choose the best; a perfect translation has BLEU 100.
+    """
+    folder = "sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR"
+    monkeypatch.setattr(folder, str(tmp_path))
+    config = configuration.load(runs.reversal_run() / "config.json")
+    text, vocabularies = TrainingText.open(config.data), translator().vocabularies
+    given, log = [Pair("a", line) for line in lines], []
+    languages = ("en", "de")
+    run = Run(Path("none"), config, vocabularies, text, given, languages, log.append)
+    validator = evaluate.make_validator(run, translator().model)
+    assert said in "".join(log)
+    assert len(log) == bool(said)
+    found = [[Hypothesis(line, 0.0, 0.0, [], True)] for line in lines]
+    monkeypatch.setattr(Translator, "search", lambda *_, **__: found)
+    validation = validator(translator().params, lambda: False)
+    assert validation.scores["bleu"] == pytest.approx(bleu)
+
+
+def test_a_result_names_its_tokenizer(monkeypatch, tmp_path):
+    """``evaluate`` and validation count by one tokenizer; ``doctor`` counts a result
+    again by the tokenizer of its signature, those of before by 13a.
+    """
+    lines = ["天地玄黄。", "宇宙洪荒。"]
+    given = [Pair("a", line) for line in lines]
+    found = [[Hypothesis(line, 0.0, 0.0, [], True)] for line in lines]
+    monkeypatch.setattr(Translator, "search", lambda *_, **__: found)
+    record, hypotheses = evaluate.evaluate(translator(), given, "odd")
+    assert record["bleu"] == 100.0
+    assert "|tok:zh|" in record["bleu_signature"]
+    seen = {"hypotheses": hypotheses, "references": lines}
+    before = {"bleu": 0.0, "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|x:y"}
+    for old, verdict in (
+        (record, "ok"),
+        (before, "ok"),
+        ({"bleu": 0.0}, "ok"),
+        ({**record, "bleu": 99.0}, "wrong"),
+    ):
+        run = SimpleNamespace(record=old, **seen)
+        assert results.check_recount(run).verdict == verdict
+    lacking = {"bleu": 1.0, "bleu_signature": "tok:flores200|smooth:exp"}
+    folder = "sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR"
+    monkeypatch.setattr(folder, str(tmp_path))
+    with pytest.raises(UnseenError, match="flores200 is not downloaded"):
+        results.check_recount(SimpleNamespace(record=lacking, **seen))
 
 
 def test_validation_scores_what_evaluation_scores():

@@ -9,8 +9,8 @@ from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
 from jaxformer.diagnosis.checks.recipe import is_given, is_imported
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
-from jaxformer.evaluation.breakdown import split_words
 from jaxformer.evaluation.statistics import count_ngrams
+from jaxformer.evaluation.tokenizers import split_words
 
 _UNKNOWN = "\u2047"  # SentencePiece's text of the unknown piece
 _ORDER, _TIMES = 4, 3  # a loop: so many words in a row, so often in one sentence

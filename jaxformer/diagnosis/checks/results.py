@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -14,10 +15,16 @@ from jaxformer.diagnosis.checks.recipe import (
     name_width,
     write_differences,
 )
-from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
+from jaxformer.diagnosis.evidence import (
+    Evidence,
+    UnseenError,
+    find_curve,
+    find_language,
+)
 from jaxformer.diagnosis.findings import Finding, judge
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
-from jaxformer.evaluation.metrics import BLEU, score
+from jaxformer.evaluation.metrics import score, tokenizing_bleu
+from jaxformer.evaluation.tokenizers import USUAL, find_lack, list_tokenizers
 from jaxformer.search.config import differing_settings
 
 _AGAIN = "jaxformer evaluate --checkpoint=best"
@@ -25,26 +32,16 @@ _FAR_BELOW = 0.5  # of the score on the validation text
 _SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
 # A record without these settings of the paper may be of any search.
 _SEARCH = ("beam_size", "length_penalty", "alpha", "max_extra_length")
-# sacreBLEU's tokenizers for text without blanks between words, the usual one first.
-_PIECES = ("flores200", "flores101", "spBLEU-1K", "char")
-_TOKENIZERS = {
-    **dict.fromkeys(("zh", "yue"), ("zh", *_PIECES)),
-    "ja": ("ja-mecab", *_PIECES),
-    # Korean has blanks, between more than words.
-    "ko": ("ko-mecab", "13a", *_PIECES),
-    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), _PIECES),
-}
 
 
 def check_signature(run: Evidence) -> Finding:
     """Compare sacreBLEU's signature with the usual one (Post 2018); of several, the
     nearest.
     """
-    record = run.record
-    code = str(record.get("target_language") or run.config.data.target_language)
-    language = short_code(code)
-    tokenizers = _TOKENIZERS.get(language, ("13a",))
-    option = "bleu" if tokenizers[0] == "13a" else f"bleu:{tokenizers[0]}"
+    record, language, references = run.record, find_language(run), ()
+    with contextlib.suppress(UnseenError):
+        references = run.references
+    tokenizers = list_tokenizers(language, references)
     signatures = {
         key.removesuffix("_signature"): value
         for key, value in record.items()
@@ -60,24 +57,24 @@ def check_signature(run: Evidence) -> Finding:
             "look",
             f"no sacreBLEU score, but {', '.join(signatures) or 'no score at all'}",
             "bleu, with its signature (Post 2018)",
-            f"jaxformer evaluate --metrics={option},chrf",
+            "jaxformer evaluate --metrics=bleu,chrf",
         )
     key = min(others, key=lambda key: len(others[key]))
     usual = _SIGNATURE | {"tok": tokenizers[0]}
     note = ""
-    if option == "bleu":
+    if tokenizers[0] == USUAL:
         note = (
             "; the paper's Table 2 is compound_split_bleu, about 0.7 higher for big"
             " (fairseq issue 1113)"
         )
-    elif "13a" not in tokenizers:
-        note = f"; 13a takes a clause without blanks for one word of {language}"
+    elif USUAL not in tokenizers:
+        note = f"; {USUAL} takes a clause without spaces for one word"
     return judge(
         "look" if others[key] else "ok",
         f"{signatures[key]}, BLEU {record.get(key)}",
         "|".join(f"{name}:{value}" for name, value in usual.items()) + note,
         f"{', '.join(others[key])} compares with no score of the usual signature:"
-        f" jaxformer evaluate --metrics={option}",
+        " jaxformer evaluate --metrics=bleu",
     )
 
 
@@ -227,7 +224,13 @@ def check_recount(run: Evidence) -> Finding:
     """Score the file of translations again."""
     if "bleu" not in run.record:
         raise UnseenError("the result has no bleu")
-    value = score(BLEU, run.hypotheses, run.references).value
+    signature = str(run.record.get("bleu_signature", ""))
+    found = re.search(r"tok:([^|]+?)(-\d[^|]*-[^|]+)?(\||$)", signature)
+    tokenizer = found[1] if found else USUAL
+    if lack := find_lack(tokenizer):
+        raise UnseenError(lack)
+    bleu = tokenizing_bleu(tokenizer)
+    value = score(bleu, run.hypotheses, run.references).value
     return judge(
         "ok" if abs(value - run.record["bleu"]) < 0.011 else "wrong",
         f"BLEU {value:.2f} of {run.record.get('hypotheses')}, {run.record['bleu']} in"

@@ -1,0 +1,117 @@
+"""The tokenizer of sacreBLEU that suits a text.
+
+BLEU counts words. Tokenizer 13a splits at white space and punctuation, so a clause
+without spaces is one word of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jaxformer.data.language_codes import read_code
+from jaxformer.errors import require
+from jaxformer.evaluation.metrics import load_tokenizer
+
+USUAL = "13a"
+"""sacreBLEU's tokenizer for words between spaces."""
+
+_PIECES = ("flores200", "flores101", "spBLEU-1K", "char")
+# The tokenizer for codes of languages and scripts, then others that suit them too.
+# Korean has spaces, between more than words.
+_TOKENIZERS = {
+    code: tokenizers
+    for codes, tokenizers in (
+        ("zh yue wuu hak gan hsn nan lzh cdo Hani Hans Hant", ("zh", *_PIECES)),
+        ("ja Jpan Hira Kana", ("ja-mecab", *_PIECES)),
+        ("ko Hang Kore", ("ko-mecab", USUAL, *_PIECES)),
+        ("th lo km my bo dz shn Thai Laoo Khmr Mymr Tibt Java Lana", _PIECES),
+    )
+    for code in codes.split()
+}
+# A character of a script without spaces: Han; kana; from Thai to Tibetan and Burmese,
+# Khmer, Tai, Balinese or Javanese.
+_UNSPACED = re.compile(
+    "(?P<zh>[\u2e80-\u2fdf\u3005\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "|(?P<ja>[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9d])"
+    "|(?P<th>[\u0e00-\u109f\u1780-\u17ff\u1950-\u1aaf\u1b00-\u1b7f\ua980-\uaadf])"
+)
+
+
+def list_tokenizers(
+    language: str | None, references: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the tokenizer for a language, then others that suit it too.
+
+    A language without a tokenizer of its own has that of the script of its text: a
+    configuration may name another language.
+
+    Args:
+        language: its code; None: unknown.
+        references: text in the language.
+
+    Example:
+        >>> list_tokenizers("cmn_Hant")[0], list_tokenizers("deu_Latn")
+        ('zh', ('13a',))
+        >>> list_tokenizers(None, ["これはペンです。"])[0]
+        'ja-mecab'
+    """
+    code = read_code(language or "")
+    for part in (code.language, code.script):
+        if part in _TOKENIZERS:
+            return _TOKENIZERS[part]
+    text = "\n".join(references)
+    found = [each.lastgroup for each in _UNSPACED.finditer(text)]
+    others = re.findall(r"[^\W\d_]+", _UNSPACED.sub(" ", text))
+    if len(found) <= len(others):
+        return (USUAL,)
+    han, kana, rest = map(found.count, ("zh", "ja", "th"))
+    if rest > han + kana:
+        return _PIECES
+    # Chinese has kana in names only.
+    return _TOKENIZERS["ja" if kana > 0.1 * han else "zh"]
+
+
+def choose_tokenizer(
+    language: str | None,
+    references: Iterable[str] = (),
+    notice: Callable[[str], object] = lambda _: None,
+) -> str:
+    """Return the tokenizer for a language, or ``char`` where it cannot be used here.
+
+    Nothing is downloaded.
+
+    Args:
+        language: its code; None: unknown.
+        references: text in the language.
+        notice: called with a line that names another tokenizer than 13a.
+    """
+    tokenizer, lack = list_tokenizers(language, references)[0], None
+    if tokenizer != USUAL:
+        lack = find_lack(tokenizer)
+        chosen = f"char, since {lack}" if lack else tokenizer
+        notice(f"BLEU uses sacreBLEU's tokenizer {chosen}")
+    return "char" if lack else tokenizer
+
+
+def find_lack(tokenizer: str) -> str | None:
+    """Return why a tokenizer cannot be used without a download or another package."""
+    spm = require("sacrebleu.tokenizers.tokenizer_spm", "train")
+    if tokenizer in spm.SPM_MODELS:
+        name = Path(spm.SPM_MODELS[tokenizer]["url"]).name
+        if not Path(spm.SACREBLEU_DIR, "models", name).exists():
+            download = f"--metrics=bleu:{tokenizer} of jaxformer evaluate downloads it"
+            return f"{tokenizer} is not downloaded ({download})"
+    try:
+        load_tokenizer(tokenizer)
+    except (ImportError, RuntimeError, OSError, AssertionError):
+        return f"{tokenizer} is not installed (pip install 'sacrebleu[ja,ko]')"
+    return None
+
+
+def split_words(text: str) -> list[str]:
+    """Split a line into words and punctuation by 13a; each character of a script
+    without spaces is a word.
+    """
+    return load_tokenizer(USUAL)(_UNSPACED.sub(r" \g<0> ", text)).split()
