@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxformer.cli.arguments import (
@@ -14,16 +16,23 @@ from jaxformer.cli.arguments import (
     load_translator,
     name_flag,
 )
-from jaxformer.cli.output import check_output, name_lines, write_output
+from jaxformer.cli.output import (
+    check_output,
+    name_lines,
+    open_output,
+    warn,
+)
 from jaxformer.data import sources
-from jaxformer.data.files import read_lines
+from jaxformer.data.files import open_lines
 from jaxformer.data.records import Pair
-from jaxformer.errors import UsageError
-from jaxformer.evaluation.perplexity import perplexity
+from jaxformer.errors import LineError, UsageError
+from jaxformer.evaluation.perplexity import Perplexity, perplexity
 from jaxformer.files import finite
 from jaxformer.runs import config as configuration
+from jaxformer.translation.results import PairScore
 from jaxformer.translation.translator import Translator
 
+_WINDOW = 4096  # pairs in memory
 _OF_TRANSLATION = "source_language", "target_language", "ensemble", "ensemble_weights"
 
 EXAMPLE = """
@@ -46,6 +55,10 @@ A language model has no source: each line of the target is a text.
 The vocabulary segments the target into tokens. A search may have written the same text
 with other tokens, whose log-probability may differ by many nats: that is the
 log_probability of translate --format=jsonl.
+
+Text of any length takes the same memory: pairs are read, scored and written in windows.
+A pair with more tokens than the model has positions has empty columns, null in JSON,
+and no part in the summary; standard error counts them. --strict refuses the first.
 """
 
 
@@ -68,18 +81,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the perplexity of all pairs instead",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with an error at a pair that is too long for the model",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Score."""
-    check_output(options.output, options.source, options.target)
-    targets_only = options.source is None
-    if targets_only:
-        pairs = [Pair("", text) for text in read_lines(options.target)]
-    else:
-        files = ",".join(map(sources.escape, (options.source, options.target)))
-        pairs = list(sources.load(f"text:{files}", "", ""))
-    targets = [pair.target for pair in pairs]
+    files = [path for path in (options.source, options.target) if path is not None]
+    check_output(options.output, *files)
+    # Find an unreadable line before the model is loaded; a pipe is read once.
+    if all(path.is_file() or not path.exists() for path in files):
+        for _ in _read(options):
+            pass
+    translator = _load(options)
+    too_long, done, parts = 0, 0, []
+    with (
+        name_lines(source=options.source, target=options.target),
+        open_output(options.output) as write,
+    ):
+        pairs = _read(options)
+        while window := list(itertools.islice(pairs, _WINDOW)):
+            fits = [True] * len(window)
+            if not options.strict:
+                fits = translator.codec.fit(*zip(*window, strict=True))
+            given = list(itertools.compress(window, fits))
+            try:
+                found = _score(translator, given, options)
+            except LineError as error:
+                numbers = itertools.compress(itertools.count(done + 1), fits)
+                error.number = list(numbers)[error.number - 1]
+                raise
+            if not options.summary:
+                scores = iter(found)
+                for fit in fits:
+                    write(_format(next(scores) if fit else None, options.format))
+            elif given:
+                parts.append(perplexity(found, [pair.target for pair in given]))
+            done += len(window)
+            too_long += fits.count(False)
+        if options.summary:
+            parts = parts or [perplexity([], [])]
+            summary = Perplexity(*map(sum, zip(*parts, strict=True)))
+            write(json.dumps(finite(summary.to_record())))
+    if too_long:
+        warn(f"{too_long:,} of {done:,} pairs are too long for the model: no score")
+
+
+def _read(options: argparse.Namespace) -> Iterator[Pair]:
+    """Read the pairs; those of a language model have no source."""
+    if options.source is None:
+        return (Pair("", text) for text in open_lines([options.target]))
+    files = ",".join(map(sources.escape, (options.source, options.target)))
+    return iter(sources.load(f"text:{files}", "", ""))
+
+
+def _load(options: argparse.Namespace) -> Translator:
+    """Load the run, and check that it can score what is given."""
     config = configuration.load(options.workdir / "config.json")
     objective = config.training.objective
     if objective not in ("translation", "causal"):
@@ -97,26 +157,27 @@ def run(options: argparse.Namespace) -> None:
                 " has a language model: leave it out"
             )
         asked = options.workdir, options.checkpoint
-        translator = Translator.load(*asked, objective="causal")
-    elif targets_only:
+        return Translator.load(*asked, objective="causal")
+    if options.source is None:
         raise UsageError(
             "score without a source needs one language model, and"
             f" {options.workdir} translates: add --source"
         )
-    else:
-        translator = load_translator(options, options.target_language)
-    with name_lines(source=options.source, target=options.target):
-        if targets_only:
-            from jaxformer.evaluation.text_scores import score_texts
+    return load_translator(options, options.target_language)
 
-            scores = score_texts(translator, targets)
-        else:
-            scores = translator.score(pairs)
-    if options.summary:
-        summary = perplexity(scores, targets)
-        lines = [json.dumps(finite(summary.to_record()))]
-    elif options.format == "jsonl":
-        lines = [json.dumps(finite(score.to_json())) for score in scores]
-    else:
-        lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
-    write_output(options.output, lines)
+
+def _score(
+    translator: Translator, pairs: Sequence[Pair], options: argparse.Namespace
+) -> list[PairScore]:
+    if options.source is not None:
+        return translator.score(pairs)
+    from jaxformer.evaluation.text_scores import score_texts
+
+    return score_texts(translator, [pair.target for pair in pairs])
+
+
+def _format(score: PairScore | None, form: str) -> str:
+    if form == "jsonl":
+        empty = {"log_probability": None, "tokens": None}
+        return json.dumps(finite(score.to_json()) if score else empty)
+    return f"{score.log_probability:.6f}\t{score.tokens}" if score else "\t"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
 from jaxformer.translation.results import PairScore
 
 
-@dataclass(frozen=True)
-class Perplexity:
+class Perplexity(NamedTuple):
     """Hold the sums over a test set.
 
     Attributes:

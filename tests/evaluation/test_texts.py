@@ -210,6 +210,13 @@ def test_score_texts(tmp_path):
     )
     lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
     assert (outcome.code, outcome.lines) == (0, lines)
+    long = tmp_path / "long"
+    long.write_text(f"{LINES[0]}\n{'word ' * 5000}\n{LINES[1]}\n")
+    outcome = runs.call("score", directory, f"--target={long}")
+    assert outcome.lines == [lines[0], "\t", lines[1]]
+    assert "1 of 3 pairs are too long" in outcome.err
+    error = runs.call("score", directory, f"--target={long}", "--strict").error
+    assert error.startswith(f"{long}, line 2 has")
     error = runs.call("score", directory, target, f"--source={file}").error
     assert error.startswith("--source is for translations")
     error = runs.call("score", f"--workdir={runs.random_run()}", target).error
