@@ -61,12 +61,11 @@ def matthews(predicted: Sequence[str], true: Sequence[str]) -> float:
 def pearson(predicted: Sequence[float], true: Sequence[float]) -> float:
     """Return the linear correlation; NaN where one side has a single value."""
     _check(predicted, true)
-    one, other = (
-        side - side.mean()
-        for side in (np.asarray(predicted, float), np.asarray(true, float))
-    )
-    norm = math.sqrt((one @ one) * (other @ other))
-    return float(one @ other / norm) if norm else math.nan
+    sides = np.asarray([predicted, true], float)
+    # The mean of equal values differs from them by rounding.
+    if not np.ptp(sides, axis=1).all():
+        return math.nan
+    return float(np.corrcoef(sides)[0, 1])
 
 
 def spearman(predicted: Sequence[float], true: Sequence[float]) -> float:

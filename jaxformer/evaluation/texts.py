@@ -157,14 +157,21 @@ def _numbers(
     predictor: Predictor, found: Sequence[Prediction], pairs: Sequence[Pair]
 ) -> Found:
     del predictor
-    predicted = [x["value"] or 0.0 for x in found]
-    true = [float(x.target) for x in pairs]
-    errors = [(one - other) ** 2 for one, other in zip(predicted, true, strict=True)]
+    values = [x["value"] for x in found]  # None: a text without tokens
+    both = [
+        (value, float(pair.target))
+        for value, pair in zip(values, pairs, strict=True)
+        if value is not None
+    ]
+    if not both:
+        raise InputError("none of the texts has a token: name other text")
+    predicted, true = zip(*both, strict=True)
     return {
         "pearson": labels.pearson(predicted, true),
         "spearman": labels.spearman(predicted, true),
-        "mean_squared_error": math.fsum(errors) / len(errors),
-    }, [str(value) for value in predicted]
+        "mean_squared_error": math.fsum((x - y) ** 2 for x, y in both) / len(both),
+        "without_tokens": len(pairs) - len(both),
+    }, ["" if value is None else str(value) for value in values]
 
 
 def _tags(

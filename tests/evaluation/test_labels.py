@@ -44,7 +44,10 @@ def test_numbers():
     assert labels.spearman([0, 5, 5, 9], [1, 2, 3, 40]) == pytest.approx(
         4.5 / math.sqrt(4.5 * 5)
     )
-    assert math.isnan(labels.pearson([1, 1], [1, 2]))
+    for value in (1, 0.1, -1e-9, 1e9 / 3):  # most means of them are rounded
+        for sides in ([value] * 7, range(7)), (range(7), [value] * 7):
+            assert math.isnan(labels.pearson(*sides))
+            assert math.isnan(labels.spearman(*sides))
     stats = pytest.importorskip("scipy.stats")
     rng = np.random.default_rng(1)
     one, other = rng.integers(0, 9, (2, 40)).tolist()

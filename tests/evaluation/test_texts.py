@@ -145,6 +145,25 @@ def test_words_with_blanks_of_their_own(tmp_path):
     assert found["words"] == ["10\xa0000", "km"]
 
 
+def test_a_text_without_tokens_is_no_number():
+    """It has no part in correlations and errors, the record counts it, and its
+    prediction is an empty line.
+    """
+    predictor = Predictor.load(shared_run("scored"))
+    pairs, _ = load_evaluation(predictor.config.data.test, predictor.config.data)
+    pairs = pairs[:5]
+    expected, lines = texts.score_encoder(predictor, pairs)
+    empty = Pair("\u200b", "4.5")
+    assert predictor.predict([empty.source]) == [{"value": None}]
+    found, more = texts.score_encoder(predictor, [*pairs, empty])
+    assert found.pop("without_tokens") == 1
+    assert expected.pop("without_tokens") == 0
+    assert found == expected | {"sentences": 6}
+    assert more == [*lines, ""]
+    with pytest.raises(InputError, match="none of the texts has a token"):
+        texts.score_encoder(predictor, [empty])
+
+
 SCORES = {
     "text": {"perplexity", "word_perplexity", "bits_per_byte", "window", "stride"},
     "masked": {"loss", "perplexity", "accuracy", "words", "mask_unit"},
