@@ -19,7 +19,7 @@ from jaxformer.cli.arguments import (
 )
 from jaxformer.cli.output import name_lines, say, warn, write_record
 from jaxformer.data import sources
-from jaxformer.data.corpus import load_evaluation, name_sources
+from jaxformer.data.corpus import check_evaluation, load_evaluation, name_sources
 from jaxformer.data.files import read_lines
 from jaxformer.data.frame import check_target
 from jaxformer.data.language_codes import same_language
@@ -109,6 +109,8 @@ def run(options: argparse.Namespace) -> None:
         name = f"text:{','.join(sides)}"
         pairs = list(sources.load(name, "", ""))
         language = wanted or data.target_language
+    if empty := check_evaluation(name, pairs):
+        warn(f"{empty:,} of {len(pairs):,} pairs have an empty side, and count")
     more = [read_lines(file) for file in options.reference[1:]]
     evaluate.check_counts(len(pairs), more)
     usual = DEFAULT_METRICS

@@ -398,11 +398,22 @@ def load_evaluation(
     pairs = list(corpus)
     if config.kind != "pairs":
         pairs = [pair for pair in pairs if not is_empty(pair)]
-    if not pairs:
-        raise InputError(
-            f"{corpus.name} has no pair: name a data set that is not empty"
-        )
+    check_evaluation(corpus.name, pairs)
     return pairs, languages
+
+
+def check_evaluation(name: str, pairs: Sequence[Pair]) -> int:
+    """Return how many pairs of a data set have an empty side.
+
+    Raises:
+        InputError: all of them, or there are none.
+    """
+    empty = sum(map(is_empty, pairs))
+    if empty == len(pairs):
+        raise InputError(
+            f"{name} has no pair with text on both sides: name another data set"
+        )
+    return empty
 
 
 def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, tuple[str, str]]:

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from jaxformer.data.batching import Batch
-from jaxformer.data.cleaning import summary
+from jaxformer.data.cleaning import is_empty, summary
 from jaxformer.data.download import Report
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.records import Pair
+from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import count_parameters
@@ -22,12 +23,13 @@ from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
 from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.progress import Progress
-from jaxformer.training.run import Run
+from jaxformer.training.run import Run, encode_valid
 
 # Tokens of a text that are looked at, and pairs that its unknown characters are in.
 _TOKENS, _PAIRS = 1_000_000, 10_000
 # Shares of unknown tokens.
 _WARNED, _REFUSED = 0.01, 0.2
+_ROWS = 200_000  # of training text, that validation text is compared with
 
 
 def report_unknown(
@@ -102,6 +104,30 @@ def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
                 f" {size * part.weight / facts.pairs:.1%}"
             )
     display.say(f"validation: {config.valid}, {len(run.valid):,} {examples}")
+    if empty := sum(map(is_empty, run.valid)):
+        display.say(f"warning: {empty:,} of them have an empty side, and count")
+    if config.window is None:
+        _compare_texts(display, run, data.store)
+
+
+def _compare_texts(display: Display, run: Run, store: Encoded) -> None:
+    """Look for validation text among some of the training text."""
+    valid, step = encode_valid(run), -(-len(store) // _ROWS)
+    texts, known = (
+        {
+            (
+                rows.source[i].astype("i4").tobytes(),
+                rows.target[i].astype("i4").tobytes(),
+            )
+            for i in range(0, len(rows), each)
+        }
+        for rows, each in ((valid, 1), (store, step))
+    )
+    if found := len(texts & known):
+        display.say(
+            f"warning: {found:,} of the validation text's {len(texts):,} different rows"
+            " are training text too, and their scores are too good"
+        )
 
 
 def _introduce_schedule(display: Display, training: TrainingConfig) -> None:

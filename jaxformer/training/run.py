@@ -260,7 +260,7 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """
     config = run.config
     try:
-        encoded = _encode_validation(run)
+        encoded = encode_valid(run)
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     lengths = encoded.source_lengths, encoded.target_lengths
@@ -284,7 +284,7 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     ]
 
 
-def _encode_validation(run: Run) -> Encoded:
+def encode_valid(run: Run) -> Encoded:
     """Encode the validation text; a window of text is a row."""
     config = run.config
     if config.data.kind != "pairs":

@@ -175,3 +175,27 @@ def test_another_direction_and_damaged_results_are_found_before_the_work(
     (reversal / "results.json").write_text("{")
     error = call("evaluate", f"--workdir={reversal}").error
     assert "results.json is not JSON" in error
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_empty_sides_are_counted(call, reversal, tmp_path, named):
+    """Pairs with an empty side are said on standard error; where all are, the set is
+    refused before the model translates.
+    """
+
+    def evaluate(*pairs):
+        source = write(tmp_path / "a", [pair[0] for pair in pairs])
+        reference = write(tmp_path / "b", [pair[1] for pair in pairs])
+        given = [f"--source={source}", f"--reference={reference}"]
+        if named:
+            given = [f"--dataset=text:{source},{reference}"]
+        return call("evaluate", f"--workdir={reversal}", "--beam_size=1", *given)
+
+    assert evaluate(("a b", "b a"), ("c", "c")).err == ""
+    outcome = evaluate(("a b", "b a"), ("c", ""), ("\u200b", "c"))
+    assert outcome.code == 0
+    said = "warning: 2 of 3 pairs have an empty side, and count\n"
+    assert outcome.err == f"jaxformer: {said}"
+    outcome = evaluate(("a", ""), ("", "c"))
+    assert outcome.code == 1
+    assert "has no pair with text on both sides" in outcome.error

@@ -6,6 +6,7 @@ import functools
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from training.little import cached_make_engine, little_config, steps_of
@@ -15,6 +16,7 @@ from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.runs.folder import WRITTEN
 from jaxformer.training import train as training
+from jaxformer.training.introduction import _introduce_data
 from jaxformer.training.run import open_run, validation_batches
 
 FEW = {"training.steps": 2}
@@ -325,3 +327,33 @@ def test_a_start_that_fails_before_the_first_step_leaves_no_run(
     assert path.exists() == (there != "nothing")
     assert (path / "config.json").exists() == (there == "a run")
     assert there != "an empty folder" or not list(path.iterdir())
+
+
+@pytest.mark.parametrize(("known", "empty"), [(0, 0), (3, 0), (0, 2), (2, 1)])
+def test_odd_validation_text_is_named(config, corpus, tmp_path, known, empty):
+    """The first lines of a run count the validation pairs that are training text, and
+    those with an empty side.
+    """
+    train, valid = (list(load(corpus[f"data.{x}"], "", "")) for x in ("train", "valid"))
+    other = [pair for pair in valid if pair not in train][: 9 - known - empty]
+    blank = [("\u200b ", "a b"), ("a b", "")][:empty]
+    path = tmp_path / "valid.tsv"
+    lines = ["\t".join(pair) + "\n" for pair in [*train[5 : 5 + known], *other, *blank]]
+    path.write_text("".join(lines), "utf-8")
+    run = open_run(config({"data.valid": f"tsv:{path}"}), tmp_path / "run")
+    said: list[str] = []
+    display = SimpleNamespace(say=said.append)
+    _introduce_data(display, run, run.text.load(run.vocabularies, seed=0))
+    warnings = [line for line in said if line.startswith("warning")]
+    assert len(warnings) == bool(known) + bool(empty)
+    if empty:
+        assert f"{empty} of them have an empty side" in warnings[0]
+    if known:
+        assert f"{known} of the validation text's 9 different rows" in warnings[-1]
+
+
+def test_empty_validation_text_is_refused(config, tmp_path):
+    path = tmp_path / "valid.tsv"
+    path.write_text("\t\n\ta\n")
+    with pytest.raises(InputError, match="no pair with text on both sides"):
+        open_run(config({"data.valid": f"tsv:{path}"}), tmp_path / "run")
