@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 
 from jaxformer.cli.arguments import (
     add_ensemble,
@@ -122,9 +123,7 @@ def run(options: argparse.Namespace) -> None:
         references=[pair.target for pair in pairs],
         notice=say,
     )
-    # Find a damaged or read-only file before the work.
-    records.read_results(options.workdir)
-    check_writable(options.workdir)
+    kept = _is_kept(options.workdir)
     translator = load_translator(options, wanted or language, source)
     with name_lines(source=options.source or name_sources(name, data)):
         record, hypotheses = evaluate.evaluate(
@@ -136,8 +135,25 @@ def run(options: argparse.Namespace) -> None:
             more_references=more,
             notice=lambda long: warn(long.describe()),
         )
-    records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
+    if kept:
+        variant = _variant(options)
+        records.write_result(options.workdir, record, hypotheses, variant=variant)
     write_record(record)
+
+
+def _is_kept(run: Path) -> bool:
+    """Return whether a result can be kept in the run.
+
+    Raises:
+        InputError: results.json is damaged.
+    """
+    records.read_results(run)
+    try:
+        check_writable(run)
+    except InputError as error:
+        warn(f"{error}; the result is printed and not kept")
+        return False
+    return True
 
 
 def _check_own_set(options: argparse.Namespace, config: RunConfig) -> None:
@@ -165,8 +181,7 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
             f"{name_flag(needless[0])} is for translations, and {options.workdir} has"
             f" training.objective={objective}: leave it out"
         )
-    records.read_results(options.workdir)
-    check_writable(options.workdir)
+    kept = _is_kept(options.workdir)
     record, predictions = texts.evaluate(
         options.workdir,
         options.dataset,
@@ -178,8 +193,9 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
         "stride": options.stride,
         "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
     }
-    variant = _name(chosen)
-    records.write_result(options.workdir, record, predictions, variant=variant)
+    if kept:
+        variant = _name(chosen)
+        records.write_result(options.workdir, record, predictions, variant=variant)
     write_record(record)
 
 

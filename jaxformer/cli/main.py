@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from jaxformer import __version__, bucket, signals
 from jaxformer.errors import InputError, UsageError, escape_controls
-from jaxformer.files import describe
+from jaxformer.files import check_writable, describe
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -317,17 +317,20 @@ def keep_programs() -> None:
     """Let JAX keep compiled programs in the user's cache folder; JAX's own variables
     take precedence.
 
-    Nothing is kept where the user has no home.
+    Nothing is kept where the user has no home, or one that cannot be written.
     """
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        # no HOME, and a user whom the system does not know
-        with contextlib.suppress(RuntimeError):
+        # RuntimeError: no HOME, and a user whom the system does not know
+        with contextlib.suppress(RuntimeError, OSError, InputError):
             home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
             folder = Path(home) / "jaxformer" / "xla"
             prune_programs(folder, CACHE_BYTES)
-            jax.config.update("jax_compilation_cache_dir", str(folder / name_machine()))
+            own = folder / name_machine()
+            own.mkdir(parents=True, exist_ok=True)
+            check_writable(own)
+            jax.config.update("jax_compilation_cache_dir", str(own))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Of all programs, however small: a first state is drawn by many.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -163,7 +163,8 @@ def write_result(
     """Write translations or predictions into the run, and their record into
     ``results.json``.
 
-    Each data set and variant has one entry, which a new result replaces. The entry has
+    Each data set and variant has one entry, which a new result replaces; each text of a
+    pipe has its own. The entry has
     the hash of its translations. Processes that write at the same time wait for each
     other.
 
@@ -182,6 +183,8 @@ def write_result(
         InputError: a file cannot be written, or ``results.json`` is damaged.
     """
     name = f"{record['dataset']} {variant}".rstrip()
+    if re.search("[:,]/(dev|proc)/", name):  # a pipe, which has any text
+        name += f" text={record['text']}"
     output, text, entry = None, b"", record
     if hypotheses is not None:
         output = directory / f"hypotheses.{_stem(name)}.txt"

@@ -5,6 +5,7 @@ begins.
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shutil
 import tempfile
@@ -37,8 +38,8 @@ def test_bad_text(content, rule, call, tmp_path):
         bad.write_bytes(content)
     for arguments in (
         ["translate", f"--input={bad}"],
-        ["score", f"--source={good}", f"--target={bad}"],
-        ["score", f"--source={bad}", f"--target={good}"],
+        ["score", "--strict", f"--source={good}", f"--target={bad}"],
+        ["score", "--strict", f"--source={bad}", f"--target={good}"],
         ["evaluate", f"--source={bad}", f"--reference={good}"],
         ["evaluate", f"--dataset=text:{bad},{good}"],
     ):
@@ -61,9 +62,11 @@ def test_a_model_whose_weights_are_not_numbers(call, run, tmp_path, monkeypatch)
     monkeypatch.setattr(Translator, "load", classmethod(broken))
     text = write(tmp_path / "text", ["", "a"])
     arguments = [f"--source={text}", f"--reference={text}", "--beam_size=1"]
-    error = call("evaluate", *arguments, f"--workdir={run}").error
+    outcome = call("evaluate", *arguments, f"--workdir={run}")
+    assert outcome.code == 1
+    _, error = outcome.err.splitlines()  # the first counts the empty pair
     rule = "has probabilities that are not a number (NaN): weights of the model are"
-    assert error.startswith(f"{text}, line 2 {rule}")
+    assert error.startswith(f"jaxformer: error: {text}, line 2 {rule}")
     assert not (run / "results.json").exists()
 
 
@@ -137,15 +140,36 @@ def test_an_empty_path_is_not_the_current_folder(command, call, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["evaluate", "average --last=1", "shortlist"])
-def test_a_run_that_cannot_be_written_is_found_first(command, call, run, monkeypatch):
+@pytest.fixture
+def _no_writing(monkeypatch):
+    """Refuse files in any folder."""
+
     def refuse(*_, dir, **__):
         raise OSError(errno.EACCES, "Permission denied", str(dir))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+
+
+@pytest.mark.usefixtures("_no_writing")
+@pytest.mark.parametrize("command", ["average --last=1", "shortlist", "attention x"])
+def test_a_run_that_cannot_be_written_is_found_first(command, call, run, monkeypatch):
+    """What becomes a part of the run is refused before the work."""
     monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
     error = call(*command.split(), f"--workdir={run}").error
     assert error.startswith(f"cannot write {run}: Permission denied; change its perm")
+
+
+@pytest.mark.usefixtures("_no_writing")
+def test_a_result_is_printed_where_it_cannot_be_kept(call, run):
+    """``evaluate`` of a run that cannot be written says so and prints the result."""
+    before = sorted(run.rglob("*"))
+    given = ["--dataset=synthetic:reverse/valid", "--beam_size=1"]
+    outcome = call("evaluate", f"--workdir={run}", *given)
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["sentences"] == 500
+    assert outcome.err.startswith(f"jaxformer: warning: cannot write {run}: Permission")
+    assert outcome.err.endswith("; the result is printed and not kept\n")
+    assert sorted(run.rglob("*")) == before
 
 
 def test_an_error_cannot_control_a_terminal(call, tmp_path):

@@ -59,7 +59,7 @@ def test_commands_without_any_optional_package(run):
 
 def test_compiled_programs_are_kept(monkeypatch, tmp_path):
     """They go to a folder of the CPU in the system's cache, unless the user names one.
-    A user without a home has none.
+    A user without a home has none, nor has one whose home cannot be written.
     """
 
     def no_home():
@@ -78,6 +78,11 @@ def test_compiled_programs_are_kept(monkeypatch, tmp_path):
     kept.clear()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr("pathlib.Path.home", no_home)
+    main_module.keep_programs()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    main_module.keep_programs()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self/fdinfo")  # for no user
     main_module.keep_programs()
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
     main_module.keep_programs()

@@ -262,6 +262,25 @@ def test_a_record_names_no_file_outside_the_run(tmp_path):
         records.read_hypotheses(tmp_path, {"hypotheses": "hypotheses.set.txt"})
 
 
+def test_each_text_of_a_pipe_has_a_result(tmp_path):
+    """Process substitutions have one name for any text; files keep one entry a name."""
+    for name in ("text:/dev/fd/63,/dev/fd/62", "tsv:/dev/stdin", "text:/home/dev/a,b"):
+        for text, bleu in (("aa", 1.0), ("bb", 2.0), ("aa", 3.0)):
+            record = make_record(name, bleu) | {"text": text}
+            records.write_result(tmp_path, record, [f"{bleu}"])
+    found = records.read_results(tmp_path)
+    scores = {name: record["bleu"] for name, record in found.items()}
+    assert scores == {
+        "text:/dev/fd/63,/dev/fd/62 text=aa": 3.0,
+        "text:/dev/fd/63,/dev/fd/62 text=bb": 2.0,
+        "tsv:/dev/stdin text=aa": 3.0,
+        "tsv:/dev/stdin text=bb": 2.0,
+        "text:/home/dev/a,b": 3.0,
+    }
+    files = {record["hypotheses"] for record in found.values()}
+    assert len(files) == 5
+
+
 def validate(max_sentences: int | None, samples: int, stop: bool) -> Validation | None:
     """Score the pairs as training does."""
     config = configuration.load(runs.reversal_run() / "config.json")
