@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxformer.cli.arguments import add_metrics, add_options
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import check_output, say, write_output, write_record
+from jaxformer.cli.output import check_output, write_output, write_record
 from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError, escape_controls
 from jaxformer.evaluation.breakdown import count_words
@@ -104,7 +104,6 @@ def run(options: argparse.Namespace) -> None:
             options.metrics or DEFAULT_METRICS,
             language=language,
             references=scored.references[0],
-            notice=say,
         ),
         config,
         sources=scored.sources,

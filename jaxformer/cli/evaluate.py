@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 from jaxformer.cli.arguments import (
@@ -113,7 +112,6 @@ def run(options: argparse.Namespace) -> None:
     if empty := check_evaluation(name, pairs):
         warn(f"{empty:,} of {len(pairs):,} pairs have an empty side, and count")
     more = [read_lines(file) for file in options.reference[1:]]
-    evaluate.check_counts(len(pairs), more)
     usual = DEFAULT_METRICS
     if config.evaluation.best_metric == F1.key:
         usual = (*usual, F1.key)
@@ -189,12 +187,8 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
         stride=options.stride,
         notice=lambda cut: warn(f"{cut} texts were cut, as in training"),
     )
-    chosen = {
-        "stride": options.stride,
-        "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
-    }
     if kept:
-        variant = _name(chosen)
+        variant = _variant(options)
         records.write_result(options.workdir, record, predictions, variant=variant)
     write_record(record)
 
@@ -234,12 +228,9 @@ def _variant(options: argparse.Namespace) -> str:
         "shortlist": options.shortlist or None,
         "ensemble": ",".join(options.ensemble) or None,
         "ensemble_weights": ",".join(weights) or None,
+        "stride": options.stride,
         "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
     }
-    return _name(chosen)
-
-
-def _name(chosen: Mapping[str, object]) -> str:
     return " ".join(
         f"{key}={value}" for key, value in chosen.items() if value is not None
     )

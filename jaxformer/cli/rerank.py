@@ -19,7 +19,6 @@ from jaxformer.cli.output import (
     check_output,
     name_input,
     read_input,
-    say,
     warn,
     write_output,
 )
@@ -95,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         _check_lines(records, source)
     scores = _scores(options, records, files)
     if references is not None:
-        tuned = tune(records, scores, references, notice=say)
+        tuned = tune(records, scores, references)
         report = {
             "weights": tuned.weights,
             "bleu_before": tuned.before.value,

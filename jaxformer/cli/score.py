@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxformer.cli.arguments import (
@@ -27,6 +27,7 @@ from jaxformer.data.files import open_lines
 from jaxformer.data.records import Pair
 from jaxformer.errors import LineError, UsageError
 from jaxformer.evaluation.perplexity import Perplexity, perplexity
+from jaxformer.evaluation.text_scores import score_texts
 from jaxformer.files import finite
 from jaxformer.runs import config as configuration
 from jaxformer.translation.results import PairScore
@@ -94,8 +95,7 @@ def run(options: argparse.Namespace) -> None:
     check_output(options.output, *files)
     # Find an unreadable line before the model is loaded; a pipe is read once.
     if all(path.is_file() or not path.exists() for path in files):
-        for _ in _read(options):
-            pass
+        sum(1 for _ in _read(options))
     translator = _load(options)
     too_long, done, parts = 0, 0, []
     with (
@@ -109,7 +109,11 @@ def run(options: argparse.Namespace) -> None:
                 fits = translator.codec.fit(*zip(*window, strict=True))
             given = list(itertools.compress(window, fits))
             try:
-                found = _score(translator, given, options)
+                found = (
+                    score_texts(translator, [pair.target for pair in given])
+                    if options.source is None
+                    else translator.score(given)
+                )
             except LineError as error:
                 numbers = itertools.compress(itertools.count(done + 1), fits)
                 error.number = list(numbers)[error.number - 1]
@@ -164,16 +168,6 @@ def _load(options: argparse.Namespace) -> Translator:
             f" {options.workdir} translates: add --source"
         )
     return load_translator(options, options.target_language)
-
-
-def _score(
-    translator: Translator, pairs: Sequence[Pair], options: argparse.Namespace
-) -> list[PairScore]:
-    if options.source is not None:
-        return translator.score(pairs)
-    from jaxformer.evaluation.text_scores import score_texts
-
-    return score_texts(translator, [pair.target for pair in pairs])
 
 
 def _format(score: PairScore | None, form: str) -> str:

@@ -301,11 +301,6 @@ class Evidence:
         return found[0] if found else next(reversed(list(results)), None)
 
 
-def find_language(run: Evidence) -> str:
-    """Return the language of the translations."""
-    return run.record.get("target_language") or run.config.data.target_language
-
-
 def find_curve(run: Evidence, key: str, fewest: int = 1) -> Curve:
     """Return a curve of at least so many points.
 

@@ -75,50 +75,33 @@ def evaluate(
     hypotheses = [best[0].text for best in found]
     if len(long) > 1:
         notice(long[-1])
+    scores: dict[str, Any] = {}
+    for metric in metrics:
+        result = score(metric, hypotheses, *references, sources=sources)
+        scores[metric.key] = round(result.value, metric.digits)
+        scores[f"{metric.key}_signature"] = result.signature
+    versions = {
+        package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")
+    }
     record = {
         "dataset": name,
         "source_language": translator.languages[0],
         "target_language": translator.languages[1],
         "text": fingerprint(sources, references),
-        **_scores(metrics, hypotheses, references, sources),
+        **scores,
         "sentences": len(pairs),
         "tokens": sum(len(best[0].tokens) for best in found),
         "unfinished": sum(not best[0].finished for best in found),
         "long_sources": dataclasses.asdict(long[-1]),
         "seconds": round(seconds, 2),
-        **_conditions(translator, decoding),
-    }
-    return record, hypotheses
-
-
-def _scores(
-    metrics: Sequence[Metric],
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    sources: Sequence[str],
-) -> dict[str, Any]:
-    """Compute each score and its signature."""
-    scores: dict[str, Any] = {}
-    for metric in metrics:
-        result = score(metric, hypotheses, *references, sources=sources)
-        scores |= {
-            metric.key: round(result.value, metric.digits),
-            f"{metric.key}_signature": result.signature,
-        }
-    return scores
-
-
-def _conditions(translator: Translator, decoding: DecodingConfig) -> dict[str, Any]:
-    """Record checkpoint, search settings and versions."""
-    settings = dataclasses.asdict(decoding)
-    versions = {
-        package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")
-    }
-    return {
         "checkpoint": translator.checkpoint,
-        "decoding": settings | {"shortlist": translator.shortlist is not None},
+        "decoding": {
+            **dataclasses.asdict(decoding),
+            "shortlist": translator.shortlist is not None,
+        },
         "versions": {"jaxformer": __version__, **versions},
     }
+    return record, hypotheses
 
 
 def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.evaluation.choice import choose_metrics
-from jaxformer.evaluation.metrics import BLEU
 from jaxformer.evaluation.statistics import Score, score_rows
 from jaxformer.translation.rerank import Record, texts_of
 
@@ -40,7 +39,6 @@ def tune(
     references: Sequence[str],
     *,
     grid: Sequence[float] = GRID,
-    notice: Callable[[str], object] = lambda _: None,
 ) -> Tuned:
     """Try all combinations of weights, and return the best by BLEU.
 
@@ -52,7 +50,6 @@ def tune(
         scores: of the translations, by name, flat; the first is that of the search.
         references: a human translation of each sentence.
         grid: weights to try.
-        notice: see :func:`jaxformer.evaluation.tokenizers.choose_tokenizer`.
 
     Raises:
         InputError: there are no sentences, or not as many references.
@@ -64,12 +61,8 @@ def tune(
         )
     counts = np.array([len(record["translations"]) for record in records])
     repeated = np.repeat(np.array(references, object), counts).tolist()
-    (bleu,) = choose_metrics(
-        [BLEU.key],
-        language=records[0].get("target_language"),
-        references=references,
-        notice=notice,
-    )
+    language = records[0].get("target_language")
+    bleu = choose_metrics(language=language, references=references)[0]
     statistics = bleu.statistics(texts_of(records), repeated)
     starts = np.cumsum(counts) - counts
     # Translations of each list, int [longest, lists]; -1 fills up.

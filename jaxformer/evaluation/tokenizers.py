@@ -7,6 +7,7 @@ without spaces is one word of it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,17 +19,13 @@ USUAL = "13a"
 """sacreBLEU's tokenizer for words between spaces."""
 
 _PIECES = ("flores200", "flores101", "spBLEU-1K", "char")
-# The tokenizer for codes of languages and scripts, then others that suit them too.
+# Codes of languages and scripts with their tokenizer, then others that suit them too.
 # Korean has spaces, between more than words.
 _TOKENIZERS = {
-    code: tokenizers
-    for codes, tokenizers in (
-        ("zh yue wuu hak gan hsn nan lzh cdo Hani Hans Hant", ("zh", *_PIECES)),
-        ("ja Jpan Hira Kana", ("ja-mecab", *_PIECES)),
-        ("ko Hang Kore", ("ko-mecab", USUAL, *_PIECES)),
-        ("th lo km my bo dz shn Thai Laoo Khmr Mymr Tibt Java Lana", _PIECES),
-    )
-    for code in codes.split()
+    "zh yue wuu hak gan hsn nan lzh cdo Hani Hans Hant": ("zh", *_PIECES),
+    "ja Jpan Hira Kana": ("ja-mecab", *_PIECES),
+    "ko Hang Kore": ("ko-mecab", USUAL, *_PIECES),
+    "th lo km my bo dz shn Thai Laoo Khmr Mymr Tibt Java Lana": _PIECES,
 }
 # A character of a script without spaces: Han; kana; from Thai to Tibetan and Burmese,
 # Khmer, Tai, Balinese or Javanese.
@@ -58,19 +55,16 @@ def list_tokenizers(
         'ja-mecab'
     """
     code = read_code(language or "")
-    for part in (code.language, code.script):
-        if part in _TOKENIZERS:
-            return _TOKENIZERS[part]
+    for codes, tokenizers in _TOKENIZERS.items():
+        if {code.language, code.script} & {*codes.split()}:
+            return tokenizers
     text = "\n".join(references)
-    found = [each.lastgroup for each in _UNSPACED.finditer(text)]
-    others = re.findall(r"[^\W\d_]+", _UNSPACED.sub(" ", text))
-    if len(found) <= len(others):
+    found = Counter(each.lastgroup for each in _UNSPACED.finditer(text))
+    if found.total() <= len(re.findall(r"[^\W\d_]+", _UNSPACED.sub(" ", text))):
         return (USUAL,)
-    han, kana, rest = map(found.count, ("zh", "ja", "th"))
-    if rest > han + kana:
-        return _PIECES
-    # Chinese has kana in names only.
-    return _TOKENIZERS["ja" if kana > 0.1 * han else "zh"]
+    if found["ja"] > 0.1 * found["zh"]:  # Chinese has kana only in names
+        del found["zh"]
+    return list_tokenizers(found.most_common(1)[0][0])
 
 
 def choose_tokenizer(
@@ -87,12 +81,12 @@ def choose_tokenizer(
         references: text in the language.
         notice: called with a line that names another tokenizer than 13a.
     """
-    tokenizer, lack = list_tokenizers(language, references)[0], None
+    tokenizer = said = list_tokenizers(language, references)[0]
     if tokenizer != USUAL:
-        lack = find_lack(tokenizer)
-        chosen = f"char, since {lack}" if lack else tokenizer
-        notice(f"BLEU uses sacreBLEU's tokenizer {chosen}")
-    return "char" if lack else tokenizer
+        if lack := find_lack(tokenizer):
+            tokenizer, said = "char", f"char, since {lack}"
+        notice(f"BLEU uses sacreBLEU's tokenizer {said}")
+    return tokenizer
 
 
 def find_lack(tokenizer: str) -> str | None:

@@ -112,20 +112,16 @@ def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
 
 def _compare_texts(display: Display, run: Run, store: Encoded) -> None:
     """Look for validation text among some of the training text."""
-    valid, step = encode_valid(run), -(-len(store) // _ROWS)
-    texts, known = (
+    valid, known = (
         {
-            (
-                rows.source[i].astype("i4").tobytes(),
-                rows.target[i].astype("i4").tobytes(),
-            )
-            for i in range(0, len(rows), each)
+            hash((*rows.source[i].tolist(), *rows.target[i].tolist()))
+            for i in range(0, len(rows), 1 + len(rows) // _ROWS)
         }
-        for rows, each in ((valid, 1), (store, step))
+        for rows in (encode_valid(run), store)
     )
-    if found := len(texts & known):
+    if found := len(valid & known):
         display.say(
-            f"warning: {found:,} of the validation text's {len(texts):,} different rows"
+            f"warning: {found:,} of the validation text's {len(valid):,} different rows"
             " are training text too, and their scores are too good"
         )
 

@@ -15,12 +15,7 @@ from jaxformer.diagnosis.checks.recipe import (
     name_width,
     write_differences,
 )
-from jaxformer.diagnosis.evidence import (
-    Evidence,
-    UnseenError,
-    find_curve,
-    find_language,
-)
+from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
 from jaxformer.diagnosis.findings import Finding, judge
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.metrics import score, tokenizing_bleu
@@ -38,7 +33,8 @@ def check_signature(run: Evidence) -> Finding:
     """Compare sacreBLEU's signature with the usual one (Post 2018); of several, the
     nearest.
     """
-    record, language, references = run.record, find_language(run), ()
+    record, references = run.record, ()
+    language = record.get("target_language") or run.config.data.target_language
     with contextlib.suppress(UnseenError):
         references = run.references
     tokenizers = list_tokenizers(language, references)
