@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> None:
         if options.summary:
             parts = parts or [perplexity([], [])]
             summary = Perplexity(*map(sum, zip(*parts, strict=True)))
-            write(json.dumps(finite(summary.to_record())))
+            write(json.dumps(summary.to_record()))
     if too_long:
         warn(f"{too_long:,} of {done:,} pairs are too long for the model: no score")
 

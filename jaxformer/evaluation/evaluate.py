@@ -59,7 +59,12 @@ def evaluate(
     """
     sources = [pair.source for pair in pairs]
     references = [[pair.target for pair in pairs], *more_references]
-    check_counts(len(pairs), more_references)
+    for number, lines in enumerate(more_references, start=2):
+        if len(lines) != len(pairs):
+            raise InputError(
+                f"reference {number} has {len(lines)} lines for {len(pairs)} sentences:"
+                " line i must translate sentence i"
+            )
     if metrics is None:
         language = translator.languages[1]
         metrics = choose_metrics(language=language, references=references[0])
@@ -102,20 +107,6 @@ def evaluate(
         "versions": {"jaxformer": __version__, **versions},
     }
     return record, hypotheses
-
-
-def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> None:
-    """Check that further references have one line for each sentence.
-
-    Raises:
-        InputError: a number of lines differs.
-    """
-    for number, lines in enumerate(more_references, start=2):
-        if len(lines) != sentences:
-            raise InputError(
-                f"reference {number} has {len(lines)} lines for {sentences} sentences:"
-                " line i must translate sentence i"
-            )
 
 
 def make_validator(run: Run, model: Model) -> Validator:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
+from jaxformer.files import finite
 from jaxformer.translation.results import PairScore
 
 
@@ -42,15 +43,16 @@ class Perplexity(NamedTuple):
 
     def to_record(self) -> dict[str, Any]:
         """Return all numbers for JSON; None for a number that is not finite."""
-        return {
+        record = {
             "sentences": self.sentences,
             "tokens": self.tokens,
             "words": self.words,
-            "log_probability": _round(self.log_probability, 6),
-            "nll": _round(self.nll, 6),
-            "perplexity": _round(self.per_token, 4),
-            "word_perplexity": _round(self.per_word, 4),
+            "log_probability": round(self.log_probability, 6),
+            "nll": round(self.nll, 6),
+            "perplexity": round(self.per_token, 4),
+            "word_perplexity": round(self.per_word, 4),
         }
+        return finite(record)
 
 
 def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexity:
@@ -76,7 +78,3 @@ def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexit
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
-
-
-def _round(value: float, digits: int) -> float | None:
-    return round(value, digits) if math.isfinite(value) else None

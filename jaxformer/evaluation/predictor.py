@@ -228,12 +228,10 @@ class Predictor:
             tokens, lost = join_texts(first, second, self.frame, self.longest)
             rows.append(tokens if any((first, *others)) else [])
             cut += lost
-        found: list[Any] = [None] * len(rows)
-        for index, logits in self.outputs(rows):
-            found[index] = logits
+        found = dict(self.outputs(rows))
         if cut:
             notice(cut)
-        return found
+        return [found.get(index) for index in range(len(rows))]
 
     def _tagging(
         self, texts: Sequence[str], top: int, notice: Callable[[int], None]

@@ -264,7 +264,7 @@ def test_a_record_names_no_file_outside_the_run(tmp_path):
 
 def test_each_text_of_a_pipe_has_a_result(tmp_path):
     """Process substitutions have one name for any text; files keep one entry a name."""
-    for name in ("text:/dev/fd/63,/dev/fd/62", "tsv:/dev/stdin", "text:/home/dev/a,b"):
+    for name in ("text:/dev/fd/63,/dev/fd/62", "tsv:/dev/stdin", "text:/data/dev/a,b"):
         for text, bleu in (("aa", 1.0), ("bb", 2.0), ("aa", 3.0)):
             record = make_record(name, bleu) | {"text": text}
             records.write_result(tmp_path, record, [f"{bleu}"])
@@ -275,7 +275,7 @@ def test_each_text_of_a_pipe_has_a_result(tmp_path):
         "text:/dev/fd/63,/dev/fd/62 text=bb": 2.0,
         "tsv:/dev/stdin text=aa": 3.0,
         "tsv:/dev/stdin text=bb": 2.0,
-        "text:/home/dev/a,b": 3.0,
+        "text:/data/dev/a,b": 3.0,
     }
     files = {record["hypotheses"] for record in found.values()}
     assert len(files) == 5
