@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.functional.attention import masked_softmax
-from jaxformer.functional.kernels import einsum, wide_dtype
+from jaxformer.functional.kernels import einsum, tensordot
 from jaxformer.functional.layers import linear
 from jaxformer.typing import Array, Bool, Float, Parameters
 
@@ -53,7 +53,8 @@ def energies(
         memory: U h.
     """
     hidden = jnp.tanh(query[:, :, None, :] + memory[:, None, :, :])
-    return linear(hidden, **energy)[..., 0].astype(wide_dtype(query))
+    # Unlike `linear`, not rounded to the dtype of the operands.
+    return tensordot(hidden, energy["kernel"], 1)[..., 0]
 
 
 def concat_scores(

@@ -73,6 +73,29 @@ def test_scores_are_those_of_the_papers(kind):
     assert (np.asarray(weights)[1, :, 4:] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["additive", "concat"])
+def test_scores_in_half_precision_reach_the_softmax_in_float32(kind, dtype):
+    """They are the sums in float64 of products of numbers in half precision, and are
+    not rounded to it.
+    """
+    params = draw(kind)
+    query, memory = QUERY.astype(dtype), MEMORY.astype(dtype)
+    scores = getattr(F, f"{kind}_scores")(params, query, memory)
+    if kind == "concat":
+        kernel = params["both"]["kernel"]
+        state, keys = F.linear(query, kernel[:D]), F.linear(memory, kernel[D:])
+    else:
+        state = F.linear(query, **params["state"])
+        keys = F.linear(memory, **params["memory"])
+    hidden = jnp.tanh(state[:, :, None] + keys[:, None])
+    energy = params["energy"]["kernel"].astype(dtype)
+    exact = np.float64(hidden) @ np.float64(energy[:, 0])
+    assert scores.dtype == jnp.float32
+    np.testing.assert_allclose(scores, exact, rtol=1e-6, atol=1e-6)
+    assert np.abs(scores.astype(dtype).astype(float) - exact).max() > 1e-4
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("shape", [(2, 7), (2, 1, 1, 7), (3, 1, 7), (2, 2, 7)])
 def test_a_mask_of_another_shape_is_refused(shape):
