@@ -166,10 +166,10 @@ def dot_product_attention(
 
     Raises:
         InputError: a mask of numbers or with other than four axes, a bias with other
-            than four, heads of keys that do not divide those of queries, inputs of
-            integers, a dropout rate outside [0, 1), or a kernel with dropout, a bias, a
-            window, a mask other than segments, a type, widths or a length that it does
-            not take, or without its device.
+            than four or not of floats, heads of keys that do not divide those of
+            queries, inputs of integers, a dropout rate outside [0, 1), or a kernel with
+            dropout, a bias, a window, a mask other than segments, a type, widths or a
+            length that it does not take, or without its device.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -192,6 +192,11 @@ def dot_product_attention(
                 f"a {name} has the four axes [B, H, T, S], 1 where nothing varies, not"
                 f" the shape {given.shape}"
             )
+    if bias is not None and not jnp.issubdtype(bias.dtype, jnp.floating):
+        raise InputError(
+            f"a bias of {bias.dtype} would be added to the scores as numbers: cast it"
+            " to a float dtype, or give a boolean one as the mask"
+        )
     for x in (query, key, value):
         check_floats(x)
     scale = query.shape[-1] ** -0.5

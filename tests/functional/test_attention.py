@@ -1,5 +1,7 @@
 """Attention against a brute force in float64, and what masks promise."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jax.test_util
@@ -285,6 +287,16 @@ NARROW = r"shape \(2, 3, 12\) does not fit .* \(16, 2, 8\): its width, 12, must 
         (F.dot_product_attention, (X, X, X, jnp.tri(5)[None, None]), NUMBERS),
         (F.masked_softmax, (X[0, 0], jnp.tri(5)), NUMBERS),
         (F.dot_product_attention, (X, X, X, ALLOWED), r"the four axes \[B, H, T, S\]"),
+        *(
+            (
+                functools.partial(
+                    F.dot_product_attention, bias=ALLOWED[None, None].astype(dtype)
+                ),
+                (X, X, X),
+                f"a bias of {dtype} would be added .* give a boolean one as the mask",
+            )
+            for dtype in ("bool", "int32")
+        ),
         (F.dot_product_attention, (X, X, X.astype(int)), "floating-point .* not int32"),
         (
             F.multi_head_attention,
