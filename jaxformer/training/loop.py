@@ -151,7 +151,9 @@ def read(
 
 
 def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, float]:
-    """Write and return the means of the metrics since the last line of the log."""
+    """Write and return the means of the metrics since the last line of the log, and
+    their latest rate and loss scale.
+    """
     sums, progress.sums = progress.sums, {}
     entry, tokens = {}, sums.get("tokens", 0.0)
     good = sums["steps"] - sums["skipped"]
@@ -173,7 +175,13 @@ def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, f
         **read_memory(),
     }
     if "loss_scale" in sums:
-        entry["train/loss_scale"] = sums["loss_scale"] / good
+        entry["train/loss_scale"] = sums["loss_scale"]
+        if not good:
+            parts.display.say(
+                f"step {progress.step}: no step since the last line updated the"
+                f" parameters, at a loss scale that is down to {sums['loss_scale']:g};"
+                " train longer, or lower training.loss_scale"
+            )
     parts.log.write(progress.step, entry)
     return entry
 
@@ -311,9 +319,13 @@ def _profile(parts: LoopParts, state: TrainState, progress: Progress) -> None:
 
 
 # Metrics of an evaluation that are shown.
-_SHOWN = {"ppl": "valid/perplexity", "BLEU": "valid/bleu"}
-_SHOWN |= {"chrF": "valid/chrf", "F1": "valid/f1"}
-_SHOWN |= {"next accuracy": "valid/next_accuracy"}
+_SHOWN = {
+    "ppl": "valid/perplexity",
+    "BLEU": "valid/bleu",
+    "chrF": "valid/chrf",
+    "F1": "valid/f1",
+    "next accuracy": "valid/next_accuracy",
+}
 _ACCURACY = {"accuracy": "valid/accuracy"}
 _SHOWN_OF = {
     **dict.fromkeys(("classification", "tagging", "span"), _ACCURACY),

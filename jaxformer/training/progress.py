@@ -61,7 +61,8 @@ class Progress:
         for name in ("skipped",) if metrics["skipped"] else metrics:
             self.sums[name] = self.sums.get(name, 0.0) + metrics[name]
         self.sums["steps"] = self.sums.get("steps", 0.0) + 1.0
-        self.sums["learning_rate"] = metrics["learning_rate"]
+        latest = {"learning_rate", "loss_scale"} & metrics.keys()
+        self.sums |= {name: metrics[name] for name in latest}
 
     def judge(self, scores: dict[str, float], metric: str) -> None:
         """Note the scores of an evaluation at this step; the best has the highest

@@ -314,6 +314,22 @@ def test_bad_steps(train, tmp_path, straight, on_step, capfd):
     assert_trees_equal(read_checkpoint(run, 12), read_checkpoint(straight, 12))
 
 
+def test_float16_without_an_update(train, tmp_path, capfd):
+    """Where every step since the last line of the log is skipped, a line says so, and
+    the log has its latest loss scale.
+    """
+    changes = {"model.dtype": "float16", "training.loss_scale": 2.0**40}
+    changes |= {"training.steps": 3, "training.log_every": 2, **ONE_SHAPE, **PLAIN}
+    assert train("run", changes, None).finished
+    lines = [line for line in read_records(tmp_path / "run") if "train/skipped" in line]
+    assert [line["train/skipped"] for line in lines] == [2.0, 1.0]
+    assert [line["train/loss_scale"] for line in lines] == [2.0**39, 2.0**38]
+    shown = capfd.readouterr().err
+    for step, scale in ((2, 2.0**39), (3, 2.0**38)):
+        line = f"step {step}: no step since the last line updated the parameters, at"
+        assert f"{line} a loss scale that is down to {scale:g};" in shown
+
+
 @pytest.mark.slow
 def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     """Lost steps are no bad steps, the scale is in the log, a batch counts twice in the
