@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jaxformer.models.seq2seq import abstract_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig
+from jaxformer.training.optimizer import make_optimizer
 from jaxformer.typing import PyTree
 
 
@@ -84,8 +86,9 @@ def load_initial(
 
     Raises:
         InputError: there is no such run or no checkpoint, it has another vocabulary or
-            another optimizer, or an array outside the head has another shape; a new
-            head with adapters, or with the optimizer of the other run.
+            another optimizer or froze what is trained now, or an array outside the head
+            has another shape; a new head with adapters, or with the optimizer of the
+            other run.
     """
     run = bucket.open_directory(config.initial_run or "")
     other = read_initial_config(run)
@@ -112,10 +115,32 @@ def load_initial(
         )
     if not config.initial_optimizer:
         return Initial(loaded, None, base, drawn)
+    init = make_optimizer(other.training, other.model.d_model).init
+    there = jax.eval_shape(init, params)
+    here, shapes = _by_name(optimizer), _by_name(there)
+    missing = here.keys() - shapes
+    if missing:
+        raise InputError(
+            f"training.initial_run={run} froze parameters and has no moments of them,"
+            f" such as {min(missing)}: set training.frozen={other.training.frozen}, or"
+            " training.initial_optimizer=False"
+        )
+    like = jax.tree.structure(there).unflatten((shapes | here).values())
     # The rest, such as its random key and its counters, is not used.
-    like = {"training": {"optimizer": optimizer}}
-    rest = folder.restore(saved.path, like, partial=True)
-    return Initial(loaded, rest["training"]["optimizer"], base)
+    rest = folder.restore(saved.path, {"training": {"optimizer": like}}, partial=True)
+    found = _by_name(rest["training"]["optimizer"])
+    moments = jax.tree.structure(optimizer).unflatten(map(found.get, here))
+    return Initial(loaded, moments, base)
+
+
+def _by_name(optimizer: PyTree) -> dict[str, Any]:
+    """Name the leaves of an optimizer's state from the index in its innermost chain on:
+    clipping and frozen parameters put that into other tuples.
+    """
+    return {
+        re.sub(r"^.*?(?=\[\d+\]\.)", "", jax.tree_util.keystr(path)): leaf
+        for path, leaf in jax.tree.leaves_with_path(optimizer)
+    }
 
 
 def _check_optimizer(config: TrainingConfig, run: Path, other: RunConfig) -> None:
@@ -182,12 +207,9 @@ def restart_schedule(optimizer: PyTree) -> PyTree:
     """Keep the moments of another run, and begin this run's schedule at its first
     update.
     """
-
-    def is_schedule(node: PyTree) -> bool:
-        return isinstance(node, optax.ScaleByScheduleState)
-
-    def restart(node: PyTree) -> PyTree:
-        start = optax.ScaleByScheduleState
-        return start(jnp.zeros_like(node.count)) if is_schedule(node) else node
-
-    return jax.tree.map(restart, optimizer, is_leaf=is_schedule)
+    kind = optax.ScaleByScheduleState
+    return jax.tree.map(
+        lambda node: jax.tree.map(jnp.zeros_like, node) if type(node) is kind else node,
+        optimizer,
+        is_leaf=lambda node: type(node) is kind,
+    )

@@ -29,9 +29,9 @@ def params(step):
     return {"kernel": kernel, "bias": np.full(4, step, np.float32)}
 
 
-def optimizer(step, name="adam"):
+def optimizer(step, **training):
     """Return the state of a real optimizer with other numbers in it at each step."""
-    state = make_optimizer(TrainingConfig(optimizer=name), d_model=8).init(params(0))
+    state = make_optimizer(TrainingConfig(**training), d_model=8).init(params(0))
     return jax.tree.map(lambda leaf: leaf + jnp.asarray(step, leaf.dtype), state)
 
 
@@ -43,7 +43,7 @@ def write_run(path: Path, *, scores, averaged=False, **training) -> str:
     configuration.save(config, path / "config.json")
     checkpoints = CheckpointManager(path / "checkpoints", keep_latest=9)
     for step, bleu in scores.items():
-        moments = optimizer(step, training.get("optimizer", "adam"))
+        moments = optimizer(step, **training)
         rest = {"step": jnp.int32(step), "optimizer": moments}
         if averaged:
             rest["params"] = params(step + 3)
@@ -55,7 +55,7 @@ def write_run(path: Path, *, scores, averaged=False, **training) -> str:
 
 def begin(run, *, vocabulary=VOCABULARY, like=None, moments=None, **training):
     config = TrainingConfig(initial_run=str(run), **training)
-    given = like or params(0), moments or optimizer(0, config.optimizer)
+    given = like or params(0), moments or optimizer(0, optimizer=config.optimizer)
     return load_initial(config, vocabulary, *given)
 
 
@@ -72,7 +72,7 @@ def test_the_best_parameters(tmp_path):
     run = write_run(tmp_path / "run", scores={10: 1.0}, averaged=True, **lion)
     initial = begin(run, initial_optimizer=True, **lion)
     assert_trees_equal(initial.params, params(10))
-    assert_trees_equal(initial.optimizer, optimizer(10, "lion"))
+    assert_trees_equal(initial.optimizer, optimizer(10, **lion))
 
 
 def test_what_does_not_fit(tmp_path):
@@ -99,6 +99,35 @@ def test_what_does_not_fit(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             begin(tmp_path / name, **changes)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "lion", "adafactor"])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({}, {"gradient_clip": 1.0}),
+        ({"gradient_clip": 1.0}, {}),
+        ({"gradient_clip": 1.0}, {"frozen": "bias"}),
+        ({"frozen": "bias"}, {"gradient_clip": 1.0, "frozen": "b*"}),
+    ],
+)
+def test_moments_of_what_both_train(tmp_path, name, theirs, ours):
+    """They come whatever the clip and whatever else either run froze, in the structure
+    of this run's optimizer.
+    """
+    theirs, ours = (each | {"optimizer": name} for each in (theirs, ours))
+    run = write_run(tmp_path / "run", scores={10: 1.0}, **theirs)
+    moments = optimizer(0, **ours)
+    found = begin(run, moments=moments, initial_optimizer=True, **ours).optimizer
+    assert_trees_equal(found, optimizer(10, **ours))
+
+
+def test_moments_that_the_other_run_lacks(tmp_path):
+    """Of parameters that it froze; the line names the key."""
+    run = write_run(tmp_path / "run", scores={10: 1.0}, frozen="bias")
+    line = r"no moments of them, such as .*'bias'\]: set training.frozen=bias, or"
+    with pytest.raises(InputError, match=line):
+        begin(run, initial_optimizer=True)
 
 
 @pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
