@@ -22,6 +22,7 @@ from jaxformer.functional.checks import (
 )
 from jaxformer.functional.kernels import (
     log_sum_exp,
+    match_varying,
     matmul_transposed,
     matmul_transposed_gradients,
     wide_dtype,
@@ -184,7 +185,7 @@ def output_losses(
 
     settings = _Settings(on, off, z_loss, chunk)
     inputs = _Inputs(group(x), table, bias, group(weights), group(targets))
-    sums = _sums(settings, inputs)
+    sums = _sums(settings, match_varying(inputs))
     return OutputLosses(*cast(_Losses, sums), weights.sum())
 
 
@@ -252,7 +253,9 @@ def _scan(
     totals = None
     if differentiate:
         shapes = rows, padded
-        totals = jax.tree.map(lambda a: jnp.zeros((len(x), *a.shape), wide), shapes)
+        totals = jax.tree.map(
+            lambda a: jnp.zeros_like(a, wide, shape=(len(x), *a.shape)), shapes
+        )
     totals, (losses, to_x) = _by_chunks(step, block, totals, (x, weights, targets))
     if totals is None:
         return losses, None

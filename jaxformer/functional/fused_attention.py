@@ -19,7 +19,12 @@ from jaxformer.errors import InputError
 from jaxformer.functional.attention import LOWEST
 from jaxformer.functional.backends import LONGEST
 from jaxformer.functional.checks import check_right_padding
-from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
+from jaxformer.functional.kernels import (
+    ROW_AXES,
+    TENSOR_AXIS,
+    automatic_axes,
+    match_varying,
+)
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -136,7 +141,7 @@ def pallas_attention(
         # Segment 0 is never attended.
         queries, keys = (x.astype(jnp.int32)[:, None] for x in (queries, keys))
         segments = [_pad(x, _LANES, 2) for x in (queries, keys)]
-        output: Array = _attend(mask.causal, *heads, *segments)
+        output: Array = _attend(mask.causal, *match_varying((*heads, *segments)))
         return output[..., :length].transpose(0, 3, 1, 2)
 
     return _over_mesh(attention)(query, key, value, queries, keys)
@@ -178,7 +183,9 @@ def _attend(
     queries: Int[Array, "B 1 T"],
     keys: Int[Array, "B 1 S"],
 ) -> Float[Array, "B H K2 T"]:
-    output = jax.ShapeDtypeStruct((*value.shape[:3], query.shape[3]), value.dtype)
+    # Unlike a shape, it says over which axes of shard_map the result varies.
+    shape = (*value.shape[:3], query.shape[3])
+    output = jax.eval_shape(lambda: jnp.zeros_like(value, shape=shape))
     (result,) = _call(_forward, causal, (query, key, value, queries, keys), (output,))
     return result
 
@@ -190,7 +197,7 @@ def _attend_forward(causal: bool, *operands: Array) -> tuple[Array, tuple[Array,
 def _attend_backward(
     causal: bool, operands: tuple[Array, ...], cotangent: Array
 ) -> tuple[Array | None, ...]:
-    gradients = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands[:3])
+    gradients = jax.eval_shape(lambda: operands[:3])
     return *_call(_backward, causal, (*operands, cotangent), gradients), None, None
 
 

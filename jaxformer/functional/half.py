@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxformer.functional.kernels import (
     add_bias,
+    match_varying,
     matrices,
     standardized_change,
     tensordot,
@@ -36,9 +37,8 @@ def half_affine(
     """
     # Autodiff adds the gradients of x in the order of the inputs. The last map first is
     # the order of separate maps.
-    outputs: tuple[Array, ...] = _half_affine(
-        axes, (x,) * len(kernels), tuple(kernels[::-1]), tuple(biases[::-1])
-    )
+    maps = (x,) * len(kernels), tuple(kernels[::-1]), tuple(biases[::-1])
+    outputs: tuple[Array, ...] = _half_affine(axes, *match_varying(maps))
     return outputs[::-1]
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
-from jax.sharding import AxisType
 
-from jaxformer.typing import Array, Float, Key, UInt32
+from jaxformer.typing import Array, Float, Key, PyTree, UInt32
+
+_Tree = TypeVar("_Tree")
 
 ROW_AXES = ("data", "fsdp")
 """Mesh axes over which the rows of a batch are sharded."""
@@ -29,8 +31,26 @@ def automatic_axes() -> dict[str, int]:
     lengths; none under ``shard_map``, ``pmap`` or explicit shardings.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {name: mesh.shape[name] for name, kind in kinds if kind == AxisType.Auto}
+    return {name: mesh.shape[name] for name in mesh.auto_axes}
+
+
+def match_varying(tree: _Tree, *like: PyTree) -> _Tree:
+    """Make the arrays of a tree vary over the axes of ``shard_map`` over which one of
+    them, or of ``like``, varies. It changes no value, and nothing elsewhere.
+
+    Loops need it of their first carry. So do custom rules of derivatives: JAX sums the
+    gradient of an array that does not vary over the devices, and takes that sum from no
+    rule.
+    """
+    arrays = jax.tree.leaves((tree, like))
+    axes = frozenset[str]().union(*(jax.typeof(x).mat.varying for x in arrays))
+
+    return jax.tree.map(
+        lambda x: jax.lax.pcast(
+            x, tuple(sorted(axes - jax.typeof(x).mat.varying)), to="varying"
+        ),
+        tree,
+    )
 
 
 def wide_dtype(*arrays: Array) -> jnp.dtype:
@@ -100,7 +120,7 @@ def matmul(x: Float[Array, "N K"], weights: Float[Array, "K M"]) -> Float[Array,
     first. In half precision there is no forward-mode derivative.
     """
     return (
-        _half_matmul(0, x, weights)
+        _half_matmul(0, *match_varying((x, weights)))
         if is_half(x)
         else _wide_matmul(x, weights.astype(x.dtype))
     )
@@ -111,7 +131,7 @@ def matmul_transposed(
 ) -> Float[Array, "N M"]:
     """Compute x E^T as :func:`matmul` does."""
     return (
-        _half_matmul(1, x, table)
+        _half_matmul(1, *match_varying((x, table)))
         if is_half(x)
         else _wide_matmul(x, table.T.astype(x.dtype))
     )

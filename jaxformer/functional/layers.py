@@ -7,6 +7,7 @@ for float64 inputs). Parameters are cast to the dtype of the input.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -29,6 +30,7 @@ from jaxformer.functional.int8 import (
 from jaxformer.functional.kernels import (
     add_bias,
     is_half,
+    match_varying,
     matmul,
     matmul_transposed,
     random_bits,
@@ -127,7 +129,7 @@ def layer_norm(
     if is_half(x):
         from jaxformer.functional.half import half_norm
 
-        return half_norm(_norm, epsilon, x, scale, bias)
+        return half_norm(_norm, epsilon, *match_varying((x, scale, bias)))
     return _norm(epsilon, x, scale, bias)
 
 
@@ -215,24 +217,16 @@ def _relu_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
     return result, jax.lax.select(result != 0, tangents[0], jnp.zeros_like(result))
 
 
-def _gelu(x: Array) -> Array:
-    # its cube overflows float16 from 41 on
-    return jax.nn.gelu(x.astype(wide_dtype(x))).astype(x.dtype)
-
-
-def _gelu_exact(x: Array) -> Array:
-    return jax.nn.gelu(x.astype(wide_dtype(x)), approximate=False).astype(x.dtype)
-
-
-def _silu(x: Array) -> Array:
-    return jax.nn.silu(x.astype(wide_dtype(x))).astype(x.dtype)
+def _wide(activation: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    # The cube in GELU overflows float16 from 41 on.
+    return lambda x: activation(x.astype(wide_dtype(x))).astype(x.dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": _relu,
-    "gelu": _gelu,
-    "gelu_exact": _gelu_exact,
-    "silu": _silu,
+    "gelu": _wide(jax.nn.gelu),
+    "gelu_exact": _wide(functools.partial(jax.nn.gelu, approximate=False)),
+    "silu": _wide(jax.nn.silu),
 }
 """Activations of the feed-forward layer by name.
 
@@ -311,9 +305,8 @@ def embed(
     Raises:
         InputError: a token id outside the table, if the values are known.
     """
-    two_way = isinstance(table, TwoWayTable)
-    check_tokens(tokens, (table.rows if two_way else table).shape[0])
-    if two_way:
+    check_tokens(tokens, jax.tree.leaves(table)[0].shape[0])
+    if isinstance(table, TwoWayTable):
         rows = table.look_up(tokens)
     else:
         rows = table.at[tokens].get(
@@ -343,9 +336,4 @@ def project_to_vocabulary(
         logits = multiply_int8_rows(rows, weights)
     else:
         logits = multiply(rows, weights)
-    logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
-    return (
-        logits
-        if bias is None
-        else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,)).astype(logits.dtype)
-    )
+    return add_bias(logits.reshape(*x.shape[:-1], logits.shape[-1]), bias)

@@ -114,7 +114,8 @@ class BahdanauEncoder(nn.Module):
         and, for the decoder, the backward state of the first position.
         """
         del train
-        memory = cast(Array, self.both(x, seq_lengths=lengths))
+        begin = _begin(x, self.width)
+        memory = cast(Array, self.both(x, initial_carry=begin, seq_lengths=lengths))
         return memory.astype(self.dtype), memory[:, 0, self.width :]
 
 
@@ -194,7 +195,8 @@ class LuongEncoder(nn.Module):
         for number, rnn in enumerate(self.stack):
             if number:
                 x = self.dropout(x, train=train)
-            carry, x = rnn(x, seq_lengths=lengths)
+            begin = _begin(x, self.width)
+            carry, x = rnn(x, initial_carry=begin, seq_lengths=lengths)
             last.append(carry)
         return x.astype(self.dtype), last
 
@@ -282,11 +284,18 @@ def _draw_kernel(key: Key, shape: tuple[int, int]) -> Parameters:
     return {"kernel": projection(key, shape)["kernel"]}
 
 
+def _begin(x: Float[Array, "B S D"], width: int) -> tuple[Array, Array]:
+    """Return the first states of both directions, or the first cell and state."""
+    # Unlike Flax's they vary over the axes of shard_map over which x does.
+    return (jnp.zeros_like(x, jnp.float32, shape=(x.shape[0], width)),) * 2
+
+
+_KERNEL = nn.initializers.glorot_uniform()
+
+
 def _gru(width: int, dtype: jnp.dtype) -> nn.GRUCell:
-    kernel = nn.initializers.glorot_uniform()
-    return nn.GRUCell(width, kernel_init=kernel, dtype=dtype)
+    return nn.GRUCell(width, kernel_init=_KERNEL, dtype=dtype)
 
 
 def _lstm(width: int, dtype: jnp.dtype) -> nn.OptimizedLSTMCell:
-    kernel = nn.initializers.glorot_uniform()
-    return nn.OptimizedLSTMCell(width, kernel_init=kernel, dtype=dtype)
+    return nn.OptimizedLSTMCell(width, kernel_init=_KERNEL, dtype=dtype)

@@ -260,7 +260,7 @@ def ban_repeated_ngrams(
         return matches & (jnp.roll(tokens, back, axis=1) == latest)
 
     # True at the last of n - 1 tokens that equal the latest n - 1 tokens.
-    whole = jnp.broadcast_to((places >= n - 1) & (places < position), tokens.shape)
+    whole = jnp.ones_like(tokens, bool) & (places >= n - 1) & (places < position)
     # A larger n than there are tokens matches nothing.
     matches = lax.fori_loop(0, jnp.minimum(n - 1, tokens.shape[1]), compare, whole)
     return _forbid(log_probabilities, jnp.roll(tokens, -1, axis=1), matches)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.functional.kernels import match_varying
 from jaxformer.search.config import EarlyStopping, LengthPenalty
 from jaxformer.search.constraints import (
     FREE,
@@ -352,6 +353,7 @@ def run_search(
     """
     sentences = rules.limits.shape[0]
     target = sentences // 2 if halvings > 0 else 0
+    state = match_varying(state, rules)
     state = lax.while_loop(
         lambda state: jnp.sum(~_done(state, sentences)) > target,
         lambda state: advance(rules, state),

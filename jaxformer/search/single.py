@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.functional.kernels import match_varying
 from jaxformer.search.candidates import put
 from jaxformer.search.rules import (
     Sampling,
@@ -244,7 +245,8 @@ def sample_search(
         )
     if rules.sampling is None:
         raise ValueError("sampling needs a distribution: set sampling=Sampling()")
-    return row_search(rules, step, draw(rules.sampling, keys, rules.beam_size), cache)
+    choose = draw(rules.sampling, keys, rules.beam_size)
+    return row_search(match_varying(rules, keys), step, choose, cache)
 
 
 def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
@@ -361,7 +363,7 @@ def _keep_heaviest(
     """
     ranks = lax.bitcast_convert_type(jnp.abs(log_probabilities), jnp.int32)
     # the bits of infinity
-    impossible = jnp.full((ranks.shape[0], 1), 0x7F800000, jnp.int32)
+    impossible = jnp.full_like(ranks[:, :1], 0x7F800000)
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds  # the least cut is from low to high

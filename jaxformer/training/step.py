@@ -19,6 +19,7 @@ from jaxformer.functional.chunked_losses import (
     chunks_move_less,
     output_losses,
 )
+from jaxformer.functional.kernels import match_varying
 from jaxformer.models.adapters import Adapted, merged
 from jaxformer.models.seq2seq import Model
 from jaxformer.nn.sharding import count_row_shards
@@ -81,13 +82,13 @@ def make_train_step(
     """Build ``train_step(state, batch) -> (state, metrics)``.
 
     The loss is the sum over all target tokens of the global batch divided by their
-    number: with an axis name, sums and counts are added over the axis before the one
-    division, so that a device with fewer tokens weighs less and one with only padding
-    weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token
-    leaves loss and gradient 0. Dropout depends on the device and on the part. With an
-    axis name the masked words of ``masked`` and ``masked_and_next`` depend on the
-    device too. Without both, updates are equal, up to rounding, however a batch is
-    divided.
+    number: with an axis name, of ``pmap`` or ``shard_map``, sums and counts are added
+    over the axis before the one division, so that a device with fewer tokens weighs
+    less and one with only padding weighs nothing. So do the parts of
+    ``accumulation_steps``. A batch without any token leaves loss and gradient 0.
+    Dropout depends on the device and on the part. With an axis name the masked words of
+    ``masked`` and ``masked_and_next`` depend on the device too. Without both, updates
+    are equal, up to rounding, however a batch is divided.
 
     A step whose loss or gradient is not finite changes nothing but ``state.step``.
     """
@@ -116,9 +117,16 @@ def make_train_step(
             return loss * scale, sums
 
         differentiate = jax.grad(scaled_loss, has_aux=True)
-        given = trained_part(state.params, config.frozen), batch, key
-        summed = _accumulate(differentiate, *given, config.accumulation_steps)
-        gradients, sums = _divide(*summed, scale, axis_name)
+        # Under shard_map JAX would sum the gradient of parameters that are equal on all
+        # devices by itself, and psum would do so again.
+        trained = match_varying(trained_part(state.params, config.frozen), key)
+        gradients, sums = _accumulate(
+            differentiate, trained, batch, key, config.accumulation_steps
+        )
+        if axis_name is not None:
+            gradients, sums = jax.lax.psum((gradients, sums), axis_name)
+        count = jnp.maximum(sums["tokens"], 1.0) * scale
+        gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
         norm = optax.tree.norm(gradients)
         good = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
         metrics = {"gradient_norm": norm, "learning_rate": schedule(state.updates)}
@@ -130,19 +138,6 @@ def make_train_step(
         return _update(state, gradients, good, optimizer, config.ema_decay), metrics
 
     return train_step
-
-
-def _divide(
-    gradients: PyTree,
-    sums: Metrics,
-    scale: Float[Array, ""] | float,
-    axis_name: str | None,
-) -> tuple[PyTree, Metrics]:
-    """Return the mean gradient and the sums of all devices."""
-    if axis_name is not None:
-        gradients, sums = jax.lax.psum((gradients, sums), axis_name)
-    count = jnp.maximum(sums["tokens"], 1.0) * scale
-    return jax.tree.map(lambda gradient: gradient / count, gradients), sums
 
 
 def _update(
@@ -204,8 +199,8 @@ def make_eval_step(
         batch = _balance(objective, batch, axis_name)
         batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
         found, more = _losses(model, objective, config, place(merged(params)), batch)
-        sums = {"loss": found.loss, "nll": found.nll, "correct": found.correct}
-        sums = {**sums, "tokens": found.tokens, **more}
+        sums = {**found._asdict(), **more}
+        del sums["z_loss"]
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
     return eval_step
@@ -274,7 +269,7 @@ def _accumulate(
     shapes = jax.eval_shape(
         differentiate, params, {name: rows[0] for name, rows in micro.items()}, key
     )
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, shapes)
     total, _ = jax.lax.scan(add, zeros, (jnp.arange(parts), micro))
     return total
 
