@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
+from jaxformer.functional.kernels import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int
 
 SMOOTHING_CONVENTIONS = ("others", "all")
@@ -141,6 +142,27 @@ def check_targets(
             )
     # Ids in 8 bits would wrap around in a larger vocabulary.
     return targets.astype(jnp.int32) if targets.dtype.itemsize < 4 else targets
+
+
+def check_weights(
+    weights: Bool[Array, "*B"] | Float[Array, "*B"], *logits: Float[Array, "..."]
+) -> Float[Array, "*B"]:
+    """Refuse known weights below 0; unknown ones become NaN.
+
+    Returns:
+        The weights in the dtype of sums over the logits.
+
+    Raises:
+        InputError: a known weight is below 0.
+    """
+    wide = weights.astype(wide_dtype(weights, *logits))
+    if weights.dtype == bool:
+        return wide
+    if not isinstance(weights, Tracer):
+        least = np.asarray(weights).min(initial=0)
+        if least < 0:
+            raise InputError(f"a weight is at least 0, not {least:g}: set it to 0")
+    return jnp.where(wide < 0.0, jnp.nan, wide)
 
 
 def check_right_padding(tokens: Int[Array, "B S"], pad_id: int) -> None:

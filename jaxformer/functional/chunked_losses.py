@@ -19,6 +19,7 @@ from jaxformer.functional.checks import (
     check_floats,
     check_positions,
     check_targets,
+    check_weights,
 )
 from jaxformer.functional.kernels import (
     log_sum_exp,
@@ -140,7 +141,8 @@ def output_losses(
         targets: the true tokens. With weight 0 they may be any number. Otherwise a
             target outside 0 to V - 1 makes losses and gradient NaN under ``jit``, and
             is refused where values are known.
-        weights: 0 or False at padding, which contributes exactly 0.
+        weights: 0 or False at padding, which contributes exactly 0. One below 0 is
+            treated as a target out of range.
         bias: of the logits.
         smoothing: epsilon; 0.1 in the paper.
         convention: see :func:`jaxformer.functional.smoothed_probabilities`.
@@ -155,8 +157,8 @@ def output_losses(
         Sums in float32, or in float64 for float64 inputs.
 
     Raises:
-        InputError: shapes that do not match, a target out of range, invalid smoothing,
-            an empty chunk, or groups that do not divide the rows.
+        InputError: shapes that do not match, a target out of range, a weight below 0,
+            invalid smoothing, an empty chunk, or groups that do not divide the rows.
 
     Example:
         >>> x, table = jnp.zeros((1, 2, 8)), jnp.ones((4, 8))
@@ -178,7 +180,7 @@ def output_losses(
         raise InputError(f"groups={groups} must divide the {x.shape[0]} rows")
     on, off = smoothed_probabilities(table.shape[0], smoothing, convention)
     targets = check_targets(targets, weights, table.shape[0])
-    weights = weights.astype(wide_dtype(x, weights))
+    weights = check_weights(weights, x)
 
     def group(array: Array) -> Array:
         return array.reshape(groups, -1, *array.shape[2:])
@@ -281,7 +283,7 @@ def _block(
     """
     x, weights, targets = part
     # A padded position may hold inf, and 0 * inf is NaN.
-    x = jnp.where(weights[..., None] > 0.0, x, jnp.zeros((), x.dtype))
+    x = jnp.where(weights[..., None] != 0.0, x, jnp.zeros((), x.dtype))
     step = functools.partial(_chunk, settings, output, totals is not None)
     to_table, to_bias = (None, None) if totals is None else totals
     to_bias, found = _by_chunks(step, chunk, to_bias, (x, weights, targets))
@@ -353,7 +355,7 @@ def _measure(
     hits = (jax.lax.argmax(logits, 2, targets.dtype) == targets).astype(logits.dtype)
     hits = jnp.where(known, hits, jnp.nan)
     loss, nll, correct, z_loss = (
-        jnp.where(weights > 0.0, each, 0.0)
+        jnp.where(weights != 0.0, each, 0.0)
         for each in (loss, log_z - true, hits, z_loss)
     )
     others = jnp.where(known, settings.off, jnp.nan).astype(logits.dtype)
@@ -363,7 +365,7 @@ def _measure(
     if settings.z_weight:
         softmax *= (1.0 + 2.0 * settings.z_weight * log_z)[..., None]
     weights = weights.astype(logits.dtype)[..., None]
-    slope = jnp.where(weights > 0.0, weights * (softmax - wanted), 0.0)
+    slope = jnp.where(weights != 0.0, weights * (softmax - wanted), 0.0)
     return (loss, nll, correct, z_loss), slope
 
 

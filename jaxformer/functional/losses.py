@@ -16,6 +16,7 @@ from jaxformer.functional.checks import (
     SMOOTHING_CONVENTIONS,
     check_positions,
     check_targets,
+    check_weights,
 )
 from jaxformer.functional.kernels import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int
@@ -96,7 +97,8 @@ def cross_entropy(
             Otherwise a target outside 0 to V - 1 makes loss and gradient NaN under
             ``jit``, and is refused where values are known.
         weights: 0 or False at padding, which contributes exactly 0 to the loss and to
-            the gradient.
+            the gradient. One below 0 makes both NaN under ``jit``, and is refused where
+            values are known.
         smoothing: epsilon; 0.1 in the paper. 0 gives the plain cross-entropy.
         convention: see :func:`smoothed_probabilities`.
 
@@ -104,8 +106,8 @@ def cross_entropy(
         The sum of the losses, and the sum of the weights to divide it by.
 
     Raises:
-        InputError: shapes that do not match, a target out of range, or invalid
-            smoothing.
+        InputError: shapes that do not match, a target out of range, a weight below 0,
+            or invalid smoothing.
 
     Example:
         >>> targets, weights = jnp.array([[1, 0]]), jnp.array([[True, False]])
@@ -117,10 +119,10 @@ def cross_entropy(
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
     targets, weights = (
         check_targets(targets, weights, logits.shape[-1]),
-        weights.astype(wide_dtype(logits, weights)),
+        check_weights(weights, logits),
     )
     return (
-        _losses(on, off, logits, targets, weights > 0.0) * weights
+        _losses(on, off, logits, targets, weights != 0.0) * weights
     ).sum(), weights.sum()
 
 
@@ -187,7 +189,8 @@ def z_loss(
     Args:
         logits: of any float dtype; used in float32, or in float64 for float64 logits.
         weights: 0 or False at padding, which contributes exactly 0 to the loss and to
-            the gradient.
+            the gradient. One below 0 makes both NaN under ``jit``, and is refused where
+            values are known.
 
     Returns:
         The sum, in squared nats, and the sum of the weights to divide it by.
@@ -198,7 +201,7 @@ def z_loss(
         1.9218
     """
     check_positions(logits.shape, weights.shape)
-    weights = weights.astype(wide_dtype(logits, weights))
+    weights = check_weights(weights, logits)
     normaliser = jax.nn.logsumexp(_without_padding(logits, weights), axis=-1)
     return _sum(normaliser**2, weights)
 
@@ -222,7 +225,8 @@ def symmetric_divergence(
             float64 logits.
         logits_b: of a second pass over the same batch, with other dropout.
         weights: 0 or False at padding, which contributes exactly 0 to the loss and to
-            the gradient.
+            the gradient. One below 0 makes both NaN under ``jit``, and is refused where
+            values are known.
 
     Returns:
         The sum of the divergences, and the sum of the weights to divide it by.
@@ -234,7 +238,7 @@ def symmetric_divergence(
         0.5493
     """
     check_positions(logits_a.shape, logits_b.shape[:-1], weights.shape)
-    weights = weights.astype(wide_dtype(logits_a, logits_b, weights))
+    weights = check_weights(weights, logits_a, logits_b)
     log_p, log_q = (
         jax.nn.log_softmax(_without_padding(logits, weights), axis=-1)
         for logits in (logits_a, logits_b)
@@ -258,12 +262,13 @@ def correct(
     check_positions(logits.shape, targets.shape, weights.shape)
     targets, weights = (
         check_targets(targets, weights, logits.shape[-1]),
-        weights.astype(wide_dtype(logits, weights)),
+        check_weights(weights, logits),
     )
     hits = (logits.argmax(axis=-1) == targets).astype(weights.dtype)
-    hits = jnp.where(
-        _inside(targets, logits.shape[-1]) | ~(weights > 0.0), hits, jnp.nan
+    usable = jnp.where(
+        weights > 0.0, _inside(targets, logits.shape[-1]), weights == 0.0
     )
+    hits = jnp.where(usable, hits, jnp.nan)
     return (hits * weights).sum(), weights.sum()
 
 
@@ -279,10 +284,10 @@ def _without_padding(
     A padded position may hold inf, and 0 * inf is NaN. This replacement serves the
     gradient, that in the sum the value.
     """
-    return jnp.where(weights[..., None] > 0.0, logits.astype(wide_dtype(logits)), 0.0)
+    return jnp.where(weights[..., None] != 0.0, logits.astype(wide_dtype(logits)), 0.0)
 
 
 def _sum(
     losses: Float[Array, "*B"], weights: Float[Array, "*B"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    return jnp.where(weights > 0.0, losses * weights, 0.0).sum(), weights.sum()
+    return jnp.where(weights != 0.0, losses * weights, 0.0).sum(), weights.sum()

@@ -190,6 +190,19 @@ def test_a_chunk_is_no_longer_than_the_positions():
     np.testing.assert_allclose(*sums, rtol=1e-6)
 
 
+def test_a_weight_below_0(unchecked):
+    """Under ``jit`` losses and gradients are NaN; a known one is refused."""
+    (x, table, bias, weights), targets = draw(5, 131, np.float32)
+    weights = weights.at[2, 3].set(-0.5)
+    given = x, table, bias, weights
+    sums, gradients = differentiate(output_losses, given, targets, **SETTINGS)
+    assert np.isnan(np.asarray(sums)).all()
+    assert np.isnan(gradients[0][2, 3]).all()
+    assert np.isfinite(gradients[0][0]).all()
+    with pytest.raises(InputError, match=r"a weight is at least 0, not -0.5"):
+        output_losses(x, table, targets, weights)
+
+
 def test_no_positions_and_no_tokens():
     """Their sums and gradients are 0."""
     (x, table, bias, weights), targets = draw(3, 131, np.float32)

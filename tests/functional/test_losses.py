@@ -213,6 +213,29 @@ def test_a_target_out_of_range_is_nan_and_refused_where_known(wrong):
             function(*map(jnp.asarray, (logits, changed, real)))
 
 
+@pytest.mark.parametrize("least", [-1.0, -1e-30])
+def test_a_weight_below_0_is_nan_and_refused_where_known(least):
+    """Under jit the sum, the count and the gradient at that position are NaN, as for a
+    target out of range.
+    """
+    logits, targets, real = map(jnp.asarray, draw(33))
+    weights = real.astype(jnp.float32).at[1, 0].set(least)
+    for function in (
+        lambda *given: F.cross_entropy(given[0], targets, given[1]),
+        lambda *given: F.correct(given[0], targets, given[1]),
+        z_loss,
+        lambda *given: symmetric_divergence(given[0], logits[::-1], given[1]),
+    ):
+        with pytest.raises(InputError, match=f"at least 0, not {least:g}: set it to 0"):
+            function(logits, weights)
+        differentiate = jax.jit(jax.value_and_grad(function, has_aux=True))
+        (value, count), gradient = differentiate(logits, weights)
+        assert math.isnan(value)
+        assert math.isnan(count)
+        assert np.isfinite(gradient[0]).all()
+        assert np.isnan(gradient[1, 0]).all() or not gradient.any()  # of hits
+
+
 def test_targets_in_few_bits_count_a_larger_vocabulary_once():
     """The gradient of int8 targets over 300 tokens is that of int32 ones."""
     logits, targets, real = draw(32, size=300)
