@@ -4,24 +4,43 @@ values are known, outside ``jit``.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
 from jaxformer.functional.kernels import wide_dtype
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 SMOOTHING_CONVENTIONS = ("others", "all")
 """How label smoothing spreads its mass: over the other tokens, or over all."""
 
 
-def check_floats(x: Float[Array, "..."] | Int[Array, "..."]) -> None:
-    """Refuse integers, to which results would silently be rounded.
+def check_mesh(arrays: PyTree) -> None:
+    """Refuse arrays that are sharded over explicit axes of a mesh, over which no
+    function here says how its results are sharded.
 
     Raises:
-        InputError: the dtype is not floating point.
+        InputError: an array is.
     """
+    if any(any(jax.typeof(x).sharding.spec) for x in jax.tree.leaves(arrays)):
+        raise InputError(
+            "an array is sharded over explicit axes of a mesh: make the mesh by"
+            " jax.make_mesh with axis_types=(jax.sharding.AxisType.Auto,) * n"
+        )
+
+
+def check_floats(
+    x: Float[Array, "..."] | Int[Array, "..."], *parameters: PyTree
+) -> None:
+    """Refuse integers, to which results would silently be rounded, and explicit
+    shardings.
+
+    Raises:
+        InputError: the dtype is not floating point, or as :func:`check_mesh`.
+    """
+    check_mesh((x, parameters))
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise InputError(
             f"expected a floating-point array, not {x.dtype}: cast it, for example by"

@@ -173,7 +173,7 @@ def output_losses(
         raise InputError(f"chunk={chunk} must be at least 1, or None to choose it")
     if weights is None:
         raise InputError("weights are 0 at padding, not None: give targets != pad_id")
-    check_floats(x)
+    check_floats(x, table)
     check_axes(x.shape, table.shape[::-1], 1)
     check_positions((*x.shape[:-1], table.shape[0]), targets.shape, weights.shape)
     if groups < 1 or x.shape[0] % groups:

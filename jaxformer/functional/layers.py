@@ -18,6 +18,7 @@ from jaxformer.errors import InputError
 from jaxformer.functional.checks import (
     check_axes,
     check_floats,
+    check_mesh,
     check_rate,
     check_tokens,
 )
@@ -66,7 +67,7 @@ def linear(
     Raises:
         InputError: axes that do not match, or an input of integers.
     """
-    check_floats(x)
+    check_floats(x, kernel)
     check_axes(
         x.shape,
         kernel.values.shape if isinstance(kernel, Int8Weights) else kernel.shape,
@@ -94,8 +95,8 @@ def linear_maps(
     Raises:
         InputError: axes that do not match, or an input of integers.
     """
-    check_floats(x)
     kernels = [each["kernel"] for each in maps]
+    check_floats(x, kernels)
     if any(isinstance(kernel, Int8Weights) for kernel in kernels) or not (
         is_half(x) and len({kernel.shape for kernel in kernels}) == 1
     ):
@@ -171,11 +172,12 @@ def dropout(
     float32 and rounded once, forward and backward.
 
     Raises:
-        InputError: the rate is not in [0, 1).
+        InputError: the rate is not in [0, 1), or an input of integers.
     """
     check_rate(rate)
     if rate == 0.0 or key is None:
         return x
+    check_floats(x)
     dropped = random_bits(key, x.shape) < jnp.uint32(
         min(round(rate * 2**32), 2**32 - 1)
     )
@@ -305,6 +307,7 @@ def embed(
     Raises:
         InputError: a token id outside the table, if the values are known.
     """
+    check_mesh((table, tokens))
     check_tokens(tokens, jax.tree.leaves(table)[0].shape[0])
     if isinstance(table, TwoWayTable):
         rows = table.look_up(tokens)

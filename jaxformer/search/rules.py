@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.functional.checks import check_mesh
 from jaxformer.functional.kernels import match_varying
 from jaxformer.search.config import EarlyStopping, LengthPenalty
 from jaxformer.search.constraints import (
@@ -301,8 +302,9 @@ def check_cache(cache: PyTree, rules: SearchRules) -> None:
     of a search, or is a scalar.
 
     Raises:
-        ValueError: a leaf has another leading axis.
+        ValueError: a leaf has another leading axis, or is sharded over explicit axes.
     """
+    check_mesh((cache, rules))
     sentences = rules.limits.shape[0]
     rows = sentences * rules.beam_size
     for path, leaf in jax.tree.leaves_with_path(cache):

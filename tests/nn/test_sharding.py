@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import jaxformer as jf
+from jaxformer import InputError
+from jaxformer import functional as F
 from jaxformer.nn.sharding import keep_rows
 
 X = np.arange(8 * 4, dtype=np.float32).reshape(8, 4)
@@ -51,3 +54,34 @@ def test_nothing_is_constrained_where_others_decide():
     rows = {"in_specs": PartitionSpec("data"), "out_specs": PartitionSpec("data")}
     mapped = jax.shard_map(keep_rows, mesh=mesh(AxisType.Auto, "data"), **rows)
     np.testing.assert_array_equal(jax.jit(mapped)(X), X)
+
+
+TABLE = np.ones((8, 4), np.float32)
+RULES = jf.search.SearchRules(
+    max_lengths=jnp.ones(8), length=1, alpha=0.0, bos_id=0, eos_id=1, pad_id=0
+)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.linear(x, TABLE.T),
+        lambda x: F.linear(X, x.T),
+        lambda x: F.dropout(x, 0.1, jax.random.key(0)),
+        lambda x: F.layer_norm(x, TABLE[0]),
+        lambda x: F.embed(x, jnp.zeros((1, 2), int)),
+        lambda x: F.embed(TABLE, x.astype(int)),
+        lambda x: F.output_losses(X[None], x, X[None, :, 0].astype(int), X[None, :, 0]),
+        lambda x: jf.nn.Encoder(jf.nn.LayerConfig(4, 2, 8), 1).init(
+            jax.random.key(0), x[None]
+        ),
+        lambda x: jf.search.greedy_search(lambda _, cache: (TABLE, cache), x, RULES),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_arrays_on_explicit_axes_are_refused(unchecked, function, compiled):
+    """In a line that names the cure, where parameters and inputs enter."""
+    here = mesh(AxisType.Explicit, "data")
+    x = jax.device_put(X, NamedSharding(here, PartitionSpec("data")))
+    with pytest.raises(InputError, match=r"axis_types=\(jax.sharding.AxisType.Auto,\)"):
+        (jax.jit(function) if compiled else function)(x)
