@@ -73,8 +73,6 @@ def _search(
             lambda path, _: sharded if path[-1].name in _SHARDED else replicated,
             (batch, rules),
         )
-        # The state of a loop is equal on all devices at first and differs later, which
-        # the check would refuse.
         run = jax.shard_map(
             run,
             mesh=mesh,
