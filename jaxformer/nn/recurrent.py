@@ -287,7 +287,8 @@ def _draw_kernel(key: Key, shape: tuple[int, int]) -> Parameters:
 def _begin(x: Float[Array, "B S D"], width: int) -> tuple[Array, Array]:
     """Return the first states of both directions, or the first cell and state."""
     # Unlike Flax's they vary over the axes of shard_map over which x does.
-    return (jnp.zeros_like(x, jnp.float32, shape=(x.shape[0], width)),) * 2
+    zeros = jnp.zeros_like(x, jnp.float32, shape=(x.shape[0], width))
+    return zeros, zeros
 
 
 _KERNEL = nn.initializers.glorot_uniform()
