@@ -142,15 +142,13 @@ def _make_rules(
     filled = jnp.sum(source != config.pad_id, axis=1)
     count = jnp.maximum(filled - frame.added, 0)
     limits = jnp.where(filled > 0, jnp.asarray(most)[count], 0)
-    constraints = batch.forbid_repeats(decoding, banned)
-    if batch.has_least(decoding):
-        own = jnp.minimum(jnp.asarray(least)[count], limits)
-        constraints = constraints._replace(min_lengths=own)
+    constraints = banned
     if frame.target_before:
         before = jnp.asarray(frame.target_before, jnp.int32)
         rows = jnp.broadcast_to(before, (source.shape[0], 1, len(before)))
         given = jnp.int32(len(before))
         constraints = constraints._replace(prefixes=rows, given=given)
+    own = jnp.asarray(least)[count]
     return batch.make_rules(
-        decoding, limits, constraints, max(most), 1, config, frame.end
+        decoding, limits, own, constraints, max(most), 1, config, frame.end
     )

@@ -19,7 +19,7 @@ from jax import lax
 
 from jaxformer.typing import Array, Bool, Float, Int
 
-_BEFORE = -2
+NO_TOKEN = -2
 """Stands for positions before the first input; differs from every token
 and from the padding of phrases.
 """
@@ -52,11 +52,11 @@ def latest_tokens(
     tokens: Int[Array, "N 1+T"], position: Int[Array, ""], count: int
 ) -> Int[Array, "N L"]:
     """Return the last ``count`` of the tokens at 0 to ``position``, padded on the left
-    by :data:`_BEFORE`.
+    by :data:`NO_TOKEN`.
     """
     places = position + 1 - jnp.arange(count, 0, -1)
     return jnp.where(
-        places >= 0, jnp.take(tokens, jnp.maximum(places, 0), axis=1), _BEFORE
+        places >= 0, jnp.take(tokens, jnp.maximum(places, 0), axis=1), NO_TOKEN
     )
 
 
@@ -109,10 +109,10 @@ class Constraints(NamedTuple):
     begin with the first input.
     """
     no_repeat_ngram: Int[Array, ""] | None = None
-    """n, at least 1: no n-gram is generated twice."""
+    """n, at least 1: no n-gram is generated twice, nor one of ``before``."""
     repetition_penalty: Float[Array, ""] | None = None
-    """Above 0; multiplies the log-probabilities of tokens that were generated before:
-    above 1 they are repeated less often.
+    """Above 0; multiplies the log-probabilities of tokens that were generated before or
+    are in ``before``: above 1 they are repeated less often.
     """
     required: Int[Array, "B C L"] | None = None
     """Sequences of tokens of each sentence that must be generated, in any order, before
@@ -128,13 +128,17 @@ class Constraints(NamedTuple):
     """How many of the first tokens of the prefixes are given: their log-probability is
     0, and so is that of tokens that the prefixes let take their place.
     """
+    before: Int[Array, "B P"] | None = None
+    """The prompt of each sentence, padded on the left by :data:`NO_TOKEN`: tokens that
+    may not be repeated, like those that were generated.
+    """
 
 
 FREE = Constraints()
 """No constraint at all."""
 
 
-OF_SENTENCES = ("min_lengths", "required", "prefixes")
+OF_SENTENCES = ("min_lengths", "required", "prefixes", "before")
 """Constraints that each sentence has of its own."""
 
 
@@ -169,10 +173,13 @@ def constrain(
     """
     rows = tokens.shape[0]
     found = log_probabilities
+    seen = tokens, position
+    if constraints.before is not None:
+        prompt = repeat_rows(constraints.before, rows)
+        whole = jnp.concatenate([tokens[:, :1], prompt, tokens[:, 1:]], axis=1)
+        seen = whole, position + prompt.shape[1]
     if constraints.repetition_penalty is not None:
-        found = penalise_repetition(
-            found, tokens, position, constraints.repetition_penalty
-        )
+        found = penalise_repetition(found, *seen, constraints.repetition_penalty)
     if constraints.min_lengths is not None:
         short = position + 1 < repeat_rows(constraints.min_lengths, rows)
         found = _forbid_end(found, short, eos_id)
@@ -181,9 +188,7 @@ def constrain(
     if constraints.banned_phrases is not None:
         found = ban_phrases(found, tokens, position, constraints.banned_phrases)
     if constraints.no_repeat_ngram is not None:
-        found = ban_repeated_ngrams(
-            found, tokens, position, constraints.no_repeat_ngram
-        )
+        found = ban_repeated_ngrams(found, *seen, constraints.no_repeat_ngram)
     if ends is not None:
         found = jnp.where(ends[:, None], log_probabilities, found)
     if constraints.required is not None:
@@ -215,7 +220,8 @@ def penalise_repetition(
     rule of beam search needs, and are not normalised again.
     """
     rows, places = jnp.arange(tokens.shape[0])[:, None], jnp.arange(tokens.shape[1])
-    generated = jnp.broadcast_to((places >= 1) & (places <= position), tokens.shape)
+    places = places[None, :]
+    generated = (places >= 1) & (places <= position) & (tokens >= 0)
     nothing = jnp.zeros(log_probabilities.shape, bool)
     seen = nothing.at[rows, tokens].max(generated, mode="drop")
     return jnp.where(seen, log_probabilities * penalty, log_probabilities)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.models.config import TransformerConfig
 from jaxformer.search.config import DecodingConfig
-from jaxformer.search.constraints import FREE, Constraints
+from jaxformer.search.constraints import FREE, NO_TOKEN, Constraints
 from jaxformer.search.rules import Sampling, SearchResult, SearchRules
 from jaxformer.translation.compiled import BatchInput, lost_coverage, search
 from jaxformer.translation.models import Models
@@ -80,11 +80,6 @@ def most_tokens(decoding: DecodingConfig, words: int, positions: int) -> int:
     if decoding.max_length_ratio is not None:
         limits.append(max(1, int(decoding.max_length_ratio * words)))
     return min(limits)
-
-
-def has_least(decoding: DecodingConfig) -> bool:
-    """Whether translations have a least number of tokens."""
-    return decoding.min_length > 1 or decoding.min_length_ratio > 0
 
 
 def least_tokens(decoding: DecodingConfig, words: int) -> int:
@@ -159,6 +154,30 @@ def search_batch(
     sentences: Sequence[Sentence],
     decoding: DecodingConfig,
     *,
+    run: Search = search,
+    **options: Any,
+) -> SearchResult:
+    """Search the translations of sentences in one batch.
+
+    Args:
+        models: one, or an ensemble.
+        sentences: of the batch.
+        decoding: how to search.
+        **options: of :func:`make_batch`.
+        run: searches a batch.
+    """
+    batch, rules = make_batch(models, sentences, decoding, **options)
+    found = jax.device_get(run(models, batch, rules))
+    if batch.tokens is None:
+        return found
+    return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
+
+
+def make_batch(
+    models: Models,
+    sentences: Sequence[Sentence],
+    decoding: DecodingConfig,
+    *,
     eos_id: int,
     n_best: int,
     banned: Constraints = FREE,
@@ -166,9 +185,8 @@ def search_batch(
     given: int = 0,
     shortlist: Shortlist | None = None,
     shape: Shape | None = None,
-    run: Search = search,
-) -> SearchResult:
-    """Search the translations of sentences in one batch.
+) -> tuple[BatchInput, SearchRules]:
+    """Return the arrays of a batch and the rules of its search.
 
     Args:
         models: one, or an ensemble.
@@ -183,7 +201,6 @@ def search_batch(
         shortlist: of the target tokens; None: the whole vocabulary.
         shape: that holds the sentences, of which there may be none; None: the smallest
             of few.
-        run: searches a batch.
     """
     config, positions = models.models[0].config, models.positions
     shape = shape or _fit(models, sentences, decoding, n_best, forced)
@@ -192,7 +209,12 @@ def search_batch(
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
     batch = BatchInput(source, places, _uint32(decoding.seed))
     limits = _limit_tokens(models, sentences, decoding, rows)
-    constraints = _constrain(sentences, decoding, limits, banned, shape)
+    least = np.zeros(rows, np.int32)
+    least[: len(sentences)] = [least_tokens(decoding, one.words) for one in sentences]
+    constraints = _constrain(sentences, rows, banned, shape)
+    if not config.num_encoder_layers:  # what is continued comes before the output
+        before = pad([each.ids[::-1] for each in sentences], rows, width, NO_TOKEN)
+        constraints = constraints._replace(before=before[:, ::-1])
     if given:
         constraints = constraints._replace(given=_int32(given))
     if shortlist is not None:
@@ -208,11 +230,9 @@ def search_batch(
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
     source_width = width if config.num_encoder_layers else 0
     length = min(source_width + decoding.max_extra_length, positions)
-    rules = make_rules(decoding, limits, constraints, length, n_best, config, eos_id)
-    found = jax.device_get(run(models, batch, rules))
-    if batch.tokens is None:
-        return found
-    return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
+    return batch, make_rules(
+        decoding, limits, least, constraints, length, n_best, config, eos_id
+    )
 
 
 def _limit_tokens(
@@ -261,6 +281,7 @@ def _round_phrases(
 def make_rules(
     decoding: DecodingConfig,
     limits: Any,
+    least: Any,
     constraints: Constraints,
     length: int,
     n_best: int,
@@ -272,12 +293,21 @@ def make_rules(
     Args:
         decoding: how to search.
         limits: most tokens of each sentence, [B].
-        constraints: of the sentences.
+        least: tokens of each sentence, where its limit allows them, [B].
+        constraints: of the sentences, without those that ``decoding`` sets.
         length: most tokens of any sentence.
         n_best: translations of each sentence.
         config: of the model.
         eos_id: of the target vocabulary.
     """
+    ngram, penalty = decoding.no_repeat_ngram, decoding.repetition_penalty
+    has_least = decoding.min_length > 1 or decoding.min_length_ratio > 0
+    constraints = constraints._replace(
+        min_lengths=least.clip(max=limits) if has_least else None,
+        no_repeat_ngram=_int32(ngram) if ngram else None,
+        repetition_penalty=_float32(penalty) if penalty != 1 else None,
+        before=constraints.before if ngram or penalty != 1 else None,
+    )
     return SearchRules(
         max_lengths=limits,
         alpha=_float32(decoding.alpha),
@@ -302,23 +332,13 @@ def make_rules(
 
 
 def _constrain(
-    sentences: Sequence[Sentence],
-    decoding: DecodingConfig,
-    limits: np.ndarray,
-    banned: Constraints,
-    shape: Shape,
+    sentences: Sequence[Sentence], rows: int, banned: Constraints, shape: Shape
 ) -> Constraints:
-    """Add the constraints of sentences and settings to the banned tokens; None for
-    those that constrain nothing.
+    """Add the phrases of sentences to the banned tokens; None for those that constrain
+    nothing.
     """
-    rows = len(limits)
-    minimum: Any = None
     prefixes: Any = None
     required: Any = None
-    if has_least(decoding):
-        lengths = [least_tokens(decoding, each.words) for each in sentences]
-        minimum = limits.copy()
-        minimum[: len(lengths)] = np.minimum(lengths, limits[: len(lengths)])
     if shape.prefixes:
         most, _ = shape.prefixes
         # A sentence with fewer prefixes than others repeats its first one.
@@ -330,18 +350,7 @@ def _constrain(
     if shape.required:
         phrases = [each.required for each in sentences]
         required = _pad_phrases(phrases, rows, shape.required)
-    return forbid_repeats(decoding, banned)._replace(
-        min_lengths=minimum, required=required, prefixes=prefixes
-    )
-
-
-def forbid_repeats(decoding: DecodingConfig, constraints: Constraints) -> Constraints:
-    """Add the constraints of settings about tokens that occurred before."""
-    ngram, penalty = decoding.no_repeat_ngram, decoding.repetition_penalty
-    return constraints._replace(
-        no_repeat_ngram=_int32(ngram) if ngram else None,
-        repetition_penalty=_float32(penalty) if penalty != 1 else None,
-    )
+    return banned._replace(required=required, prefixes=prefixes)
 
 
 def _pad_phrases(

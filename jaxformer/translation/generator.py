@@ -29,11 +29,10 @@ from jaxformer.search.single import (
 from jaxformer.translation.added_text import AddedText, cut, find_held
 from jaxformer.translation.batch import (
     Sentence,
+    Shape,
     ban,
     batches,
-    forbid_repeats,
-    make_rules,
-    pad,
+    make_batch,
     round_width,
     search_batch,
 )
@@ -218,24 +217,17 @@ class Generator:
     def _tokens(self, ids: list[int], decoding: DecodingConfig) -> Iterator[int]:
         """Yield the tokens of a greedy search or of a sample, one after another."""
         models = self._translator.prepare(decoding.precision)
-        config = models.models[0].config
-        width = round_width(len(ids), config.max_length)
-        most = min(decoding.max_extra_length, config.max_length - len(ids) + 1)
-        rules = make_rules(
+        batch, rules = make_batch(
+            models,
+            [Sentence(ids, 0, (0, 0))],
             dataclasses.replace(decoding, beam_size=1),
-            np.array([most], np.int32),
-            forbid_repeats(decoding, self._banned(decoding)),
-            # Not `most`, for each value of which the step would compile.
-            decoding.max_extra_length,
-            1,
-            config,
-            self._eos_id,
+            eos_id=self._eos_id,
+            n_best=1,
+            banned=self._banned(decoding),
+            shape=Shape(1, round_width(len(ids), models.positions)),
         )
-        source: Any = pad([ids], 1, width, config.pad_id)
-        places: Any = np.zeros((1, 2), np.int32)
-        batch = BatchInput(source, places, jnp.uint32(decoding.seed))
         state = _begin(*_only(models), batch, rules)
-        for place in range(1, most + 1):
+        for place in range(1, int(rules.max_lengths[0]) + 1):
             state, _ = _advance(*_only(models), batch, rules, 1, state)
             (token,) = jax.device_get(state.tokens)[:, place].tolist()
             if token in (rules.eos_id, rules.pad_id):  # padding: no token is possible

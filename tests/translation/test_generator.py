@@ -111,6 +111,83 @@ def test_the_parts_of_a_stream_are_the_continuation(made, settings):
     assert len(parts) > 1
 
 
+REPETITIVE = [*PROMPTS, "the cat the cat the", "a a a"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"min_length": 9},
+        {"no_repeat_ngram": 1},
+        {"no_repeat_ngram": 2},
+        {"repetition_penalty": 3.0},
+        {"no_unknown": True, "renormalize": True, "min_length": 5},
+        {"sample": True, "seed": 5, "min_length": 9, "no_repeat_ngram": 1},
+    ],
+)
+def test_every_option_of_a_search_holds_for_a_stream_too(settings):
+    """A stream has the tokens of the continuation that is generated at once, and those
+    that an option changes.
+    """
+    translator, vocabulary, params = make(spread=0.2, output_bias=True)
+    bias = params["logits"]["bias"].at[vocabulary.eos_id].set(4.0)  # ends early
+    params = params | {"logits": {"bias": bias}}
+    generator = Generator(
+        Translator(translator.model.config, params, *_search(vocabulary))
+    )
+    rules = {"beam_size": 1, **settings}
+    plain = {key: rules[key] for key in rules.keys() & {"beam_size", "sample", "seed"}}
+
+    def generate(prompts, settings):
+        decoding = DecodingConfig(**settings)
+        found = generator.generate(prompts, most=9, decoding=decoding)
+        return [own.text for (own,) in found]
+
+    # Draws depend on the number of the prompt.
+    whole = [generate([prompt], rules)[0] for prompt in REPETITIVE]
+    decoding = DecodingConfig(**rules)
+    assert whole == [
+        "".join(generator.stream(prompt, most=9, decoding=decoding))
+        for prompt in REPETITIVE
+    ]
+    assert whole != [generate([prompt], plain)[0] for prompt in REPETITIVE]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_of_prompt_and_continuation_occurs_twice(
+    made, monkeypatch, beam_size, size
+):
+    """Apart from those that the prompt has twice by itself; without the option some
+    do.
+    """
+    searched = []
+    search_batch = generator_module.search_batch
+
+    def keep(models, sentences, *rest, **options):
+        found = search_batch(models, sentences, *rest, **options)
+        tokens = found.tokens[:, 0, :].tolist()
+        lengths = found.lengths[:, 0].tolist()
+        searched.extend(
+            (each.ids, own[:length])
+            for each, own, length in zip(sentences, tokens, lengths, strict=False)
+        )
+        return found
+
+    def repeated(tokens):
+        ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+        return len(ngrams) - len(set(ngrams))
+
+    monkeypatch.setattr(generator_module, "search_batch", keep)
+    for ngram in (0, size):
+        searched.clear()
+        decoding = DecodingConfig(beam_size=beam_size, no_repeat_ngram=ngram)
+        made[0].generate(REPETITIVE, most=9, decoding=decoding)
+        more = [repeated(ids + own) > repeated(ids) for ids, own in searched]
+        assert len(more) == len(REPETITIVE)
+        assert any(more) == (not ngram)
+
+
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory):
     lines = tokenizer_folders.sentences()[:300]
