@@ -210,7 +210,10 @@ STEPS = {
     ),
     "max_length_ratio": CleaningStep(
         "length ratio",
-        lambda pair, _, most: max(_lengths(pair)) > most * min(_lengths(pair)),
+        # In binary 1.15 times 100 is below 115.
+        lambda pair, _, most: (
+            max(_lengths(pair)) > round(most * min(_lengths(pair)), 9)
+        ),
     ),
     "drop_identical": CleaningStep(
         "identical sides", lambda pair, _, always: is_identical(pair)

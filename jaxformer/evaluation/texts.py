@@ -280,7 +280,7 @@ def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, A
         whole = pad([rows[i] for i in indices], count, limit, model.pad_id)
         numbers = np.array([*indices, *[0] * (count - len(indices))])
         masks = _draw(whole, numbers, model, rate)
-        kept = math.ceil(rate * width)
+        kept = math.ceil(round(rate * width, 9))
         batch = {
             "target": whole[:, :width],
             "masked": masks.masked[:, :width],

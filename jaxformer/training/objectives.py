@@ -221,10 +221,11 @@ def _draw_places(
 ) -> tuple[Int[Array, "B K"], Bool[Array, "B K"]]:
     """Return positions of words to predict, and whether there are so many."""
     count = usable.sum(axis=1)
-    share = jnp.round(jnp.float32(rate) * count.astype(jnp.float32))
-    chosen = jnp.maximum(1, share.astype(jnp.int32))
-    chosen = jnp.minimum(chosen, count)
-    most = max(1, math.ceil(rate * usable.shape[1]))
+    # Of decimal numbers: 0.15 times 190 is above 28.5 in float32.
+    products = [round(rate * n, 9) for n in range(usable.shape[1] + 1)]
+    chosen = jnp.array([min(n, max(1, round(x))) for n, x in enumerate(products)])
+    chosen = chosen[count]
+    most = max(1, math.ceil(products[-1]))
     order = jax.random.uniform(key, usable.shape)
     last = None
     if continues is not None:

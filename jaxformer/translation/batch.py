@@ -78,7 +78,7 @@ def most_tokens(decoding: DecodingConfig, words: int, positions: int) -> int:
     if decoding.max_target_length is not None:
         limits.append(decoding.max_target_length)
     if decoding.max_length_ratio is not None:
-        limits.append(max(1, int(decoding.max_length_ratio * words)))
+        limits.append(max(1, math.floor(_multiply(decoding.max_length_ratio, words))))
     return min(limits)
 
 
@@ -86,7 +86,15 @@ def least_tokens(decoding: DecodingConfig, words: int) -> int:
     """Return the least tokens of the translation of a source of ``words`` tokens, where
     its limit allows them.
     """
-    return max(decoding.min_length, math.ceil(decoding.min_length_ratio * words))
+    least = math.ceil(_multiply(decoding.min_length_ratio, words))
+    return max(decoding.min_length, least)
+
+
+def _multiply(ratio: float, words: int) -> float:
+    """Return the product of a decimal number: that of 1.1 and 50 is 55, and in binary
+    above it.
+    """
+    return round(ratio * words, 9)
 
 
 def batches(

@@ -7,6 +7,7 @@ import pickle
 import sys
 import tracemalloc
 import unicodedata
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ CLEANINGS = st.builds(
     Cleaning,
     max_words=st.none() | st.integers(1, 3),
     max_characters=st.none() | st.integers(1, 6),
-    max_length_ratio=st.none() | st.floats(1, 4),
+    max_length_ratio=st.none() | st.decimals(1, 4, places=2).map(float),
     drop_identical=st.booleans(),
     drop_duplicates=st.booleans(),
     unicode_normalization=st.sampled_from(["none", "NFC", "NFKC"]),
@@ -48,6 +49,11 @@ def run(pairs, cleaning, languages=LANGUAGES):
     counts, found = Counts(), find_duplicates(iter(pairs), cleaning)
     given = {"languages": languages, "duplicates": found}
     return list(clean(iter(pairs), cleaning, counts, **given)), counts
+
+
+def multiply(ratio, number):
+    """Return the product of the decimal number that was written."""
+    return math.inf if ratio is None else Fraction(str(ratio)) * number
 
 
 def oracle(pairs, cleaning):
@@ -64,7 +70,7 @@ def oracle(pairs, cleaning):
             "max_words": max(words) > (cleaning.max_words or most),
             "max_characters": lengths[1] > (cleaning.max_characters or most),
             "max_length_ratio": lengths[1]
-            > (cleaning.max_length_ratio or most) * lengths[0],
+            > multiply(cleaning.max_length_ratio, lengths[0]),
             "drop_identical": cleaning.drop_identical and source == target,
             "drop_duplicates": cleaning.drop_duplicates and bare in seen,
         }
@@ -98,6 +104,16 @@ def test_every_pair_is_kept_or_counted(pairs, cleaning, size):
         total += pickle.loads(pickle.dumps(part))
     assert parts == kept
     assert total == counts or not pairs
+
+
+def test_a_ratio_of_lengths_is_a_decimal_number():
+    """A pair at the limit is kept and one beyond is not, for ratios of two digits."""
+    for ratio in (1.01, 1.1, 1.15, 1.3, 2.3, 2.55, 4.35):
+        for length in range(1, 250):
+            longest = math.floor(multiply(ratio, length))
+            pairs = [Pair("a" * length, "a" * more) for more in (longest, longest + 1)]
+            kept, _ = run(pairs, Cleaning(max_length_ratio=ratio))
+            assert kept == pairs[:1], (ratio, length)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +91,15 @@ def test_the_share_of_each_text_that_is_masked_is_exact():
         assert all(0 < place < length for place in chosen)
         others = np.setdiff1d(np.arange(64), chosen)
         assert (masked[row, others] == tokens[row, others]).all()
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.42])
+def test_the_share_is_that_of_the_decimal_number(rate):
+    """Python's ``round`` of the exact product: half goes to the even number."""
+    lengths = np.arange(1, 200)
+    _, _, counts = masks_of(make_text(0, lengths, 199), rate=rate)
+    exact = [max(1, round(Fraction(str(rate)) * n)) for n in lengths.tolist()]
+    assert counts.sum(axis=1).tolist() == exact
 
 
 def test_four_fifths_become_the_mask_and_a_tenth_another_word():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
 from jaxformer.translation import compiled as compiled_search
 from jaxformer.translation import translator as translator_module
+from jaxformer.translation.batch import least_tokens, most_tokens
 from jaxformer.translation.results import Hypothesis, nothing
 from jaxformer.translation.translator import Translator
 
@@ -123,6 +125,18 @@ def test_options(way):
     assert texts_and_tokens([found]) != texts_and_tokens([free])
     assert max(len(best.tokens) for best in ask(7, ["Tabelle"])) <= 14
     assert compiled() == before
+
+
+def test_ratios_of_lengths_are_decimal_numbers():
+    """The least and the most tokens are those of the exact product."""
+    for ratio in [each / 100 for each in range(1, 300)]:
+        decoding = DecodingConfig(
+            min_length_ratio=ratio, max_length_ratio=ratio, max_extra_length=1000
+        )
+        for words in range(1, 130):
+            exact = Fraction(str(ratio)) * words
+            limits = least_tokens(decoding, words), most_tokens(decoding, words, 1000)
+            assert limits == (math.ceil(exact), max(1, math.floor(exact)))
 
 
 @pytest.mark.parametrize("word", ["the", "open"])
