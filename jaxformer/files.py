@@ -83,10 +83,26 @@ def check_writable(directory: Path, *names: str) -> None:
     bucket.check_writable(directory)
 
 
+def find_descriptor(path: Path) -> int | None:
+    """Return the descriptor of this process that a path names, itself or by links, as
+    ``/dev/stdout`` and ``/dev/fd/1`` do; None: it names none.
+    """
+    folders = ("/dev/fd", "/proc/self/fd", "/proc/thread-self/fd")
+    own = {os.path.realpath(each) for each in folders}
+    for _ in range(40):  # as many links as Linux follows
+        parent = os.path.realpath(path.parent)
+        if parent in own and path.name.isdecimal():
+            return int(path.name)
+        if not path.is_symlink():
+            break
+        path = Path(parent, path.readlink())
+    return None
+
+
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write that appears under its name only when the block ends without
-    an error.
+    an error. A descriptor of this process is written in place.
 
     The bytes go to a temporary file of a random name in the same folder, so two
     processes never share one. It is synchronised with the disk and then renamed: after
@@ -96,6 +112,10 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     Raises:
         InputError: the file cannot be written.
     """
+    if (descriptor := find_descriptor(path)) is not None:
+        with open(os.dup(descriptor), "wb") as file:
+            yield file
+        return
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with temporary.open("xb") as file:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxformer import bucket
-from jaxformer.cli.main import run_directory
+from jaxformer.cli.main import run_directory, text_file
 from jaxformer.cli.output import say
 from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import SAMPLING, DecodingConfig
@@ -97,7 +97,7 @@ def add_workdir(
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare where to write, and in which form."""
     where = "where to write (default: standard output)"
-    add_options(parser.add_argument, ("output", Path, "FILE", where))
+    add_options(parser.add_argument, ("output", text_file, "FILE", where))
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="form of the output"
     )

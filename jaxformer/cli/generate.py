@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from jaxformer.cli.arguments import (
     add_checkpoint,
@@ -15,6 +14,7 @@ from jaxformer.cli.arguments import (
     choose_search,
     number,
 )
+from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", help="a text to continue")
     add_options(
         parser.add_argument,
-        ("input", Path, "FILE", "prompts, one a line (default: standard input)"),
+        ("input", text_file, "FILE", "prompts, one a line (default: standard input)"),
         ("max_tokens", number(1), "N", f"most added tokens (default {ADDED_TOKENS})"),
     )
     ends = ("stop", str, "TEXT", "ends a continuation; may be repeated")

@@ -141,6 +141,13 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def text_file(text: str) -> Path | None:
+    """Return the value of an option that names a file of text; None for ``-``, which is
+    standard input or output.
+    """
+    return None if text == "-" else _path(text)
+
+
 def run_directory(text: str) -> Path | bucket.DirectoryURL:
     """Return the value of an option that names the directory of a run."""
     return bucket.DirectoryURL(text) if "://" in text else _path(text)

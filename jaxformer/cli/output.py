@@ -5,20 +5,30 @@ to standard output or to a file that appears when it is complete; a progress bar
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import io
 import itertools
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from jaxformer.data.files import open_lines, stream_lines
 from jaxformer.errors import InputError, LineError, escape_controls, require
-from jaxformer.files import cannot_write, check_writable, finite, open_whole
+from jaxformer.files import (
+    cannot_write,
+    check_writable,
+    find_descriptor,
+    finite,
+    open_whole,
+)
 
 _STANDARD_INPUT = "standard input"
+_PAUSE = 0.5  # seconds without a line, after which those that came are translated
 
 Write = Callable[[str], object]
 """Writes a line."""
@@ -31,15 +41,18 @@ def open_output(path: Path | None) -> Iterator[Write]:
     A file appears under its name when the block ends. Until then an older file is
     unchanged. If an error or an interruption ends the block, its lines stay in
     ``NAME.part``, or in ``NAME.part2`` and so on if that exists, and standard error
-    says so. A pipe or a device is written at once, as standard output is.
+    says so. A pipe, a device or a descriptor of this process, as ``/dev/stdout``, is
+    written at once.
 
     Raises:
         InputError: the file or standard output cannot be written.
     """
     if path is None:
         yield lambda line: _send(sys.stdout.buffer, line, "standard output")
-    elif path.exists() and not path.is_file():
-        with path.open("wb") as file:
+    elif (own := find_descriptor(path)) is not None or (
+        path.exists() and not path.is_file()
+    ):
+        with open(path if own is None else os.dup(own), "wb") as file:
             yield lambda line: _send(file, line, path)
     else:
         with _whole_file(Path(os.path.realpath(path))) as write:
@@ -92,17 +105,50 @@ def _encode(line: str) -> bytes:
     return (line + "\n").encode("utf-8")
 
 
+class _Waiting(io.FileIO):
+    """A file that waits so many seconds for bytes; None: until there are some."""
+
+    seconds: float | None = None
+
+    def readinto(self, buffer: Any) -> Any:
+        """Read what there is; None: nothing came."""
+        ready, _, _ = select.select([self], [], [], self.seconds)
+        return super().readinto(buffer) if ready else None
+
+
 def read_input(path: Path | None) -> Iterator[str]:
-    """Read the lines of a file or of standard input lazily.
+    """Read the lines of a file or of standard input lazily; both may be empty.
 
     Raises:
         InputError: see :func:`~jaxformer.data.files.open_lines`.
     """
-    if path is not None:
-        return open_lines([path])
-    if sys.stdin is None:
+    return open_input(path)[0]
+
+
+def open_input(path: Path | None) -> tuple[Iterator[str], Callable[[], bool]]:
+    """Return what :func:`read_input` does, and a function that waits for the next line
+    of a pipe, and returns whether none comes within half a second.
+    """
+    if path is None and sys.stdin is None:
         raise InputError("standard input is closed: name a file by --input")
-    return stream_lines(sys.stdin.buffer, _STANDARD_INPUT)
+    if path is not None and (path.suffix or not path.is_fifo()):
+        return open_lines([path], empty=True), lambda: False
+    try:  # it is closed when the process ends
+        handle = os.open(path, os.O_RDONLY) if path else sys.stdin.fileno()
+    except io.UnsupportedOperation:  # in memory
+        return stream_lines(sys.stdin.buffer, _STANDARD_INPUT), lambda: False
+    raw = _Waiting(handle, closefd=False)
+    stream = io.BufferedReader(raw, 1 << 16)
+
+    def pause() -> bool:
+        raw.seconds = _PAUSE
+        held = stream.peek()
+        raw.seconds = None
+        if held and b"\n" not in held:  # a part of a line
+            return not select.select([raw], [], [], _PAUSE)[0]
+        return not held
+
+    return stream_lines(stream, name_input(path)), pause
 
 
 def name_input(path: Path | None) -> str:
@@ -155,7 +201,14 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
         )
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
-    if path.is_file() or not path.exists():
+    if (own := find_descriptor(path)) is not None:
+        try:
+            mode = fcntl.fcntl(own, fcntl.F_GETFL) & os.O_ACCMODE
+        except OSError as error:
+            raise cannot_write(path, error) from None
+        if mode == os.O_RDONLY:
+            raise InputError(f"cannot write {path}: it is open only to be read")
+    elif path.is_file() or not path.exists():
         check_writable(Path(os.path.realpath(path)).parent)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import get_args
 
 from jaxformer.cli.arguments import add_checkpoint, add_options, number
+from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     add_options(
         parser.add_argument,
-        ("input", Path, "FILE", "texts, one a line (default: standard input)"),
-        ("output", Path, "FILE", "where to write (default: standard output)"),
+        ("input", text_file, "FILE", "texts, one a line (default: standard input)"),
+        ("output", text_file, "FILE", "where to write (default: standard output)"),
     )
     parser.add_argument(
         "--top",

@@ -10,6 +10,7 @@ import jax
 
 from jaxformer import bucket, paper
 from jaxformer.cli.arguments import add_options, named
+from jaxformer.cli.main import text_file
 from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
 from jaxformer.paper.tables import Table
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_options(
         parser.add_argument,
-        ("output", Path, "FILE", "where to write (default: standard output)"),
+        ("output", text_file, "FILE", "where to write (default: standard output)"),
         ("picture", Path, "FILE", "where to draw it, as a PNG: NAME.png"),
         ("flops_per_second", float, "N", speed),
     )

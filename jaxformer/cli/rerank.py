@@ -15,6 +15,7 @@ from jaxformer.cli.arguments import (
     load_named,
     named,
 )
+from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -65,7 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("reverse", str, "DIR[@WHICH]", reads_back),
         ("reverse_language", str, "CODE", into),
         ("language_model", str, "DIR[@WHICH]", 'a run whose sources were all "."'),
-        ("input", Path, "FILE", "JSON lines of translate (default: standard input)"),
+        (
+            "input",
+            text_file,
+            "FILE",
+            "JSON lines of translate (default: standard input)",
+        ),
         ("tune", Path, "FILE", "find the weights that suit these references"),
     )
     add_options(

@@ -19,10 +19,12 @@ from jaxformer.cli.arguments import (
     load_translator,
     number,
 )
+from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
     check_output,
     name_input,
     name_lines,
+    open_input,
     open_output,
     read_input,
     show_progress,
@@ -75,12 +77,12 @@ like the others. A sentence for which the options leave no translation gives an 
 line, without a score in --format=jsonl.
 
 Input of any length takes the same memory: --window sentences are read, translated in
-batches of similar length, and written. A file is first checked for lines that cannot be
-translated, so that nothing is written if there is one; a pipe cannot be read twice, and
-ends at the window of such a line. --output appears under its name when all is
-translated: until then an older file is unchanged. If the command fails or is
-interrupted, the lines so far stay in FILE.part, or in FILE.part2 and so on if that
-exists.
+batches of similar length, and written; those of a pipe that has had no line for half a
+second, at once. A file is first checked for lines that cannot be translated, so that
+nothing is written if there is one; a pipe cannot be read twice, and ends at the window
+of such a line. --output appears under its name when all is translated: until then an
+older file is unchanged. If the command fails or is interrupted, the lines so far stay
+in FILE.part, or in FILE.part2 and so on if that exists.
 """
 
 
@@ -108,7 +110,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_options(
         parser.add_argument,
-        ("input", Path, "FILE", "text to translate (default: standard input)"),
+        ("input", text_file, "FILE", "text to translate (default: standard input)"),
         ("prefix", Path, "FILE", begin),
         ("require", Path, "FILE", contain),
         ("alignment_layer", number(1), "N", layer),
@@ -175,12 +177,14 @@ def run(options: argparse.Namespace) -> None:
             open_output(options.output) as write,
             show_progress(total, options.output) as advance,
         ):
-            lines, sources = itertools.tee(read_input(options.input))
+            given, pause = open_input(options.input)
+            lines, sources = itertools.tee(given)
             found = translator.stream(
                 lines,
                 window=options.window,
                 progress=advance,
                 notice=long.append,
+                pause=pause,
                 **asked(),
             )
             # A stream reads a line before it is asked for the next source.
@@ -214,7 +218,9 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
 
 def _read_fields(path: Path | None) -> Iterator[list[str]] | None:
     """Read the parts of each line between tabs."""
-    return None if path is None else (line.split("\t") for line in open_lines([path]))
+    if path is None:
+        return None
+    return (line.split("\t") for line in open_lines([path], empty=True))
 
 
 def _format(

@@ -134,7 +134,9 @@ def is_valid(text: str) -> bool:
     return text.isascii() or not _INVALID.search(text)
 
 
-def open_lines(paths: Iterable[str | Path], *, strict: bool = True) -> Iterator[str]:
+def open_lines(
+    paths: Iterable[str | Path], *, strict: bool = True, empty: bool = False
+) -> Iterator[str]:
     r"""Yield the lines of UTF-8 text files, file after file, read lazily.
 
     Lines end only at ``\n``, not at other separators of Python's ``splitlines``. A byte
@@ -145,6 +147,7 @@ def open_lines(paths: Iterable[str | Path], *, strict: bool = True) -> Iterator[
         paths: of the files.
         strict: whether lines that are not UTF-8 are refused; otherwise
             :func:`is_valid` finds them.
+        empty: whether a file may have no line.
 
     Raises:
         InputError: a file is missing, unreadable, empty, damaged or cut off (with the
@@ -152,7 +155,7 @@ def open_lines(paths: Iterable[str | Path], *, strict: bool = True) -> Iterator[
             number of the first bad line).
     """
     for path in paths:
-        yield from _lines(Path(path), strict)
+        yield from _lines(Path(path), strict, empty)
 
 
 def open_parallel(
@@ -250,7 +253,7 @@ def _some(paths: Sequence[Path]) -> str:
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
 
 
-def _lines(path: Path, strict: bool = True) -> Iterator[str]:
+def _lines(path: Path, strict: bool = True, empty: bool = False) -> Iterator[str]:
     """Return the lines of one file."""
     count = 0
     try:
@@ -295,7 +298,7 @@ def _lines(path: Path, strict: bool = True) -> Iterator[str]:
             f"{path} is damaged after line {count:,} ({error}): fetch it again or"
             " compress it again"
         ) from None
-    if not count:
+    if not (count or empty):
         raise InputError(f"{path} is empty: it needs one sentence a line")
 
 

@@ -5,7 +5,7 @@ translator take.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypedDict
 
 from jaxformer.errors import InputError, LineError
@@ -190,14 +190,18 @@ def number_lines(
             )
 
 
-def windows(lines: Iterable[SourceLine], size: int) -> Iterator[list[SourceLine]]:
-    """Group lines into windows of at most ``size``, lazily."""
+def windows(
+    lines: Iterable[SourceLine], size: int, pause: Callable[[], bool] = lambda: False
+) -> Iterator[list[SourceLine]]:
+    """Group lines into windows of at most ``size``, lazily. A window also ends where
+    ``pause``, which is called after each line, returns True.
+    """
     window: list[SourceLine] = []
     characters = 0
     for line in lines:
         window.append(line)
         characters += len(line.text)
-        if len(window) == size or characters >= _CHARACTERS:
+        if len(window) == size or characters >= _CHARACTERS or pause():
             yield window
             window, characters = [], 0
     if window:

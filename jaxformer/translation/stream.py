@@ -82,6 +82,7 @@ class LineSearch:
         stop: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda _: None,
         notice: Callable[[LongSources], None] = LongSources.warn,
+        pause: Callable[[], bool] = lambda: False,
     ) -> Iterator[list[Hypothesis]]:
         """Translate texts window by window; see :meth:`Translator.stream`.
 
@@ -90,9 +91,10 @@ class LineSearch:
             stop: called between batches; True ends the search.
             progress: called with the number of lines that a batch has completed.
             notice: called at the end if lines were longer than in training.
+            pause: see :meth:`Translator.stream`.
         """
         limit, cut, whole = self.codec.longest, 0, 0
-        for passages, sentences in self._read(texts):
+        for passages, sentences in self._read(texts, pause):
             for each in passages:
                 is_whole = max(map(len, each.parts)) > limit
                 whole += each.longest > limit and is_whole
@@ -105,10 +107,12 @@ class LineSearch:
         """Read texts and translate nothing; see :meth:`Translator.check`."""
         return sum(len(passages) for passages, _ in self._read(texts))
 
-    def _read(self, texts: Iterable[str]) -> Iterator[Prepared]:
+    def _read(
+        self, texts: Iterable[str], pause: Callable[[], bool] = lambda: False
+    ) -> Iterator[Prepared]:
         """Prepare windows of lines."""
         lines = number_lines(texts, self.prefixes, self.required)
-        return map(self.prepare, windows(lines, self.window))
+        return map(self.prepare, windows(lines, self.window, pause))
 
     def prepare(self, lines: Sequence[SourceLine]) -> Prepared:
         """Encode lines, and check what each asks for: the first step of a search, which

@@ -282,6 +282,7 @@ class Translator:
         window: int | None = None,
         progress: Callable[[int], None] = lambda _: None,
         notice: Callable[[LongSources], None] = LongSources.warn,
+        pause: Callable[[], bool] = lambda: False,
         **options: Unpack[ResultOptions],
     ) -> Iterator[list[Hypothesis]]:
         """Yield what :meth:`search` returns, for a stream of any length in bounded
@@ -296,6 +297,8 @@ class Translator:
                 answers each sentence before it reads the next.
             progress: called after each batch with the number of completed sentences.
             notice: as of :meth:`search`.
+            pause: called after each text is read; True translates what was read before
+                the next one.
             **options: see :class:`~jaxformer.translation.options.ResultOptions`.
                 Prefixes and required phrases are read along with the texts.
 
@@ -305,7 +308,7 @@ class Translator:
                 prefixes than sentences or fewer.
         """
         search = self.line_search(texts, window=window, **options)
-        return search.stream(texts, progress=progress, notice=notice)
+        return search.stream(texts, progress=progress, notice=notice, pause=pause)
 
     def check(self, texts: Iterable[str], **options: Unpack[ResultOptions]) -> int:
         """Count the texts of a stream, and find what :meth:`stream` would refuse.

@@ -245,6 +245,20 @@ def test_a_process_answers_line_by_line(workdir, translator):
     assert len(err.split()) <= MOST_MODULES, err
 
 
+def test_a_pipe_that_stands_still_is_answered(workdir, translator):
+    """All lines that came, in order, before the pipe ends."""
+    line = [sys.executable, "-m", "jaxformer.cli.main", "translate", workdir]
+    options = {"cwd": runs.ROOT, "env": runs.environment(), **PIPES}
+    with subprocess.Popen([*line, "--beam_size=1"], **options) as process:
+        for texts in (["Open the file.", "", "one"], ["Insert a table."]):
+            process.stdin.write(encode(texts))
+            process.stdin.flush()
+            answers = b"".join(process.stdout.readline() for _ in texts)
+            assert answers == encode(translator.translate(texts, beam_size=1))
+        out, _ = process.communicate()
+    assert (process.returncode, out) == (0, b"")
+
+
 def test_a_reader_that_goes_ends_the_command(workdir):
     """It fails without a word, and nothing follows when the process ends."""
     line = [sys.executable, "-m", "jaxformer.cli.main", "translate", workdir]

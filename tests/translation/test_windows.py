@@ -51,6 +51,14 @@ def test_windows_are_read_when_they_are_needed():
     assert list(map(len, long)) == [3, 3, 1]
 
 
+def test_a_window_ends_where_the_next_line_is_late():
+    """No line is lost or moved, and one that is full ends without asking."""
+    late = iter([False, True, True, False, False, False])
+    found = windows(number_lines("abcdefg", None), 4, lambda: next(late))
+    read = ["".join(line.text for line in window) for window in found]
+    assert read == ["ab", "c", "defg"]
+
+
 def test_lines_have_their_prefixes_and_phrases():
     """There is one of each kind for each line; the end of one kind is an error."""
     lines = list(number_lines("abc", ["x", "", ["y", "", "z"]], [["x"], [], "y"]))
