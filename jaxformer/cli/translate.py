@@ -67,14 +67,14 @@ has too few positions, unless --split_long is given. --paragraphs cuts every lin
 its sentences.
 
 With --n_best above 1 each line is: number of the sentence from 1, score, translation,
-separated by tabs, the best first. --format=jsonl prints one object a sentence: each
-translation with its pieces (tokens), the log-probability of each of them
-(token_log_probabilities) and their sum (log_probability); jaxformer score may report
-another number for the same text, since it segments the text again. With --sample,
---n_best is the number of samples, in the order in which they were drawn; the samples of
-a sentence depend only on the seed and its number; --mbr prints the one that is most
-like the others. A sentence for which the options leave no translation gives an empty
-line, without a score in --format=jsonl.
+separated by tabs, the best first; --distinct prints each text once. --format=jsonl
+prints one object a sentence: each translation with its pieces (tokens), the
+log-probability of each of them (token_log_probabilities) and their sum
+(log_probability); jaxformer score may report another number for the same text, since it
+segments the text again. With --sample, --n_best is the number of samples, in the order
+in which they were drawn; the samples of a sentence depend only on the seed and its
+number; --mbr prints the one that is most like the others. A sentence for which the
+options leave no translation gives an empty line, without a score in --format=jsonl.
 
 Input of any length takes the same memory: --window sentences are read, translated in
 batches of similar length, and written; those of a pipe that has had no line for half a
@@ -129,6 +129,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     like = "of the --n_best translations print the one most like the others, by chrF"
     parser.add_argument("--mbr", action="store_true", help=like)
+    once = "of translations with the same text print only the best"
+    parser.add_argument("--distinct", action="store_true", help=once)
     parser.add_argument(
         "--alignment",
         nargs="?",
@@ -151,11 +153,15 @@ def run(options: argparse.Namespace) -> None:
             f" {options.n_best}: widen --beam_size"
         )
 
+    most = options.n_best
+    if options.distinct and not decoding.sample:
+        most = decoding.beam_size
+
     def asked() -> ResultOptions:
         """Open the files of constraints again."""
         return {
             "decoding": decoding,
-            "n_best": options.n_best,
+            "n_best": most,
             "alignment": bool(options.alignment),
             "alignment_layer": options.alignment_layer,
             "paragraphs": options.paragraphs,
@@ -165,6 +171,7 @@ def run(options: argparse.Namespace) -> None:
         }
 
     total: int | None = None
+    count = unfinished = 0
     long: list[LongSources] = []
     with name_lines(
         source=name_input(options.input),
@@ -191,12 +198,21 @@ def run(options: argparse.Namespace) -> None:
             for place, (hypotheses, source) in enumerate(
                 zip(found, sources, strict=True), start=1
             ):
+                hypotheses = _select(hypotheses, options)
+                count += len(hypotheses)
+                unfinished += sum(not each.finished for each in hypotheses)
                 for line in _format(
                     place, source, hypotheses, translator.languages, options
                 ):
                     write(line)
     for each in long:
         warn(each.describe())
+    if unfinished and options.format == "text":
+        warn(
+            f"{unfinished} of {count} translations are unfinished: raise their limit"
+            " (max_extra_length, max_target_length, max_length_ratio), or take back"
+            " what forbids all others"
+        )
 
 
 def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
@@ -204,6 +220,11 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
     if options.alignment and options.format != "jsonl":
         raise UsageError(
             "--alignment is a part of --format=jsonl: add that, or leave it out"
+        )
+    if options.distinct and (options.mbr or options.n_best < 2):
+        raise UsageError(
+            "--distinct leaves repeated texts out of several translations: add"
+            " --n_best=4, or leave it out"
         )
     if options.mbr and options.n_best < 2:
         raise UsageError(
@@ -218,9 +239,26 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
 
 def _read_fields(path: Path | None) -> Iterator[list[str]] | None:
     """Read the parts of each line between tabs."""
-    if path is None:
-        return None
-    return (line.split("\t") for line in open_lines([path], empty=True))
+    return (
+        None
+        if path is None
+        else (x.split("\t") for x in open_lines([path], empty=True))
+    )
+
+
+def _select(
+    hypotheses: Sequence[Hypothesis], options: argparse.Namespace
+) -> Sequence[Hypothesis]:
+    """Return those that are printed."""
+    if options.mbr:
+        from jaxformer.translation.rerank import choose
+
+        return [hypotheses[choose([each.text for each in hypotheses])]]
+    if options.distinct:
+        from jaxformer.translation.results import distinct
+
+        return distinct(hypotheses)[: options.n_best]
+    return hypotheses
 
 
 def _format(
@@ -231,10 +269,6 @@ def _format(
     options: argparse.Namespace,
 ) -> Iterator[str]:
     """Write the translations of a sentence as lines."""
-    if options.mbr:
-        from jaxformer.translation.rerank import choose
-
-        hypotheses = [hypotheses[choose([each.text for each in hypotheses])]]
     if options.format == "jsonl":
         soft = options.alignment == "soft"
         codes = zip(("source_language", "target_language"), languages, strict=True)

@@ -16,7 +16,7 @@ from jaxformer.serving.layout import Layout, SentenceSpan, count_lines, divide
 from jaxformer.serving.markup import Markup, parse
 from jaxformer.serving.placeholders import Hidden, hide
 from jaxformer.serving.programs import MOST_REQUIRED, PLAIN, RICH, TERMS
-from jaxformer.translation.results import Hypothesis, blank
+from jaxformer.translation.results import Hypothesis, blank, distinct
 
 if TYPE_CHECKING:
     from jaxformer.serving.terms import Glossary
@@ -253,8 +253,8 @@ class Text:
             kind=TERMS if required else RICH if rich else PLAIN,
             prefix=prefix,
             required=required,
-            # The one that has all marks may be any of them.
-            aligned=0 if not linked else None if required else query.n_best,
+            # Any of them may have all marks, or a text that no better one has.
+            aligned=0 if not linked else None if required or query.n_best > 1 else 1,
             place=place,
         )
         tokens = sum(each.width for each in encoded)
@@ -292,7 +292,7 @@ class Text:
             hypotheses = cut.hidden.join(every)
         if not hypotheses:
             return None
-        hypotheses = hypotheses[: self.query.n_best]
+        hypotheses = distinct(hypotheses)[: self.query.n_best]
         table = str.maketrans(dict(cut.objects))
         shown = [
             dataclasses.replace(

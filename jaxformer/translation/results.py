@@ -165,6 +165,14 @@ def concatenate_hypotheses(
     )
 
 
+def distinct(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Return the hypotheses without those whose text an earlier one has."""
+    found: dict[str, Hypothesis] = {}
+    for each in hypotheses:
+        found.setdefault(each.text, each)
+    return [*found.values()]
+
+
 def blank(*, aligned: bool) -> Hypothesis:
     """Return a new translation of a blank sentence."""
     alignment = Alignment([], np.zeros((0, 0), np.float32), [], []) if aligned else None

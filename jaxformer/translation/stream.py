@@ -322,7 +322,26 @@ class LineSearch:
                     " write: leave it out"
                 )
                 raise line_error(kind, line.place + 1, fault)
+            if kind == "required" and self._is_forbidden(ids):
+                fault = (
+                    f"has the {_NAMES[kind]} {text!r}, which --ban or no_repeat_ngram"
+                    " forbids: leave one of them out"
+                )
+                raise line_error(kind, line.place + 1, fault)
         return encoded
+
+    def _is_forbidden(self, ids: list[int]) -> bool:
+        """Return whether a phrase has a banned one in it, or an n-gram twice."""
+
+        def ngrams(n: int) -> list[tuple[int, ...]]:
+            return [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+
+        rows, size = self.banned.banned_phrases, self.decoding.no_repeat_ngram
+        for row in () if rows is None else rows.tolist():
+            phrase = tuple(token for token in row if token >= 0)
+            if phrase and phrase in ngrams(len(phrase)):
+                return True
+        return size > 0 and len(set(ngrams(size))) < len(ngrams(size))
 
     def _check_room(
         self, line: SourceLine, words: int, kind: str, phrases: list[list[int]]

@@ -29,12 +29,25 @@ def records(outcome):
     return [json.loads(line) for line in outcome.lines]
 
 
+def told(found, kept=lambda texts: 0):
+    """Return what standard error says of the best of some translations."""
+    best = [each[kept([one.text for one in each])] for each in found]
+    count = sum(not each.finished for each in best)
+    line = f"jaxformer: warning: {count} of {len(best)} translations are unfinished:"
+    return line if count else ""
+
+
 def test_streams_and_files(call, workdir, translator, tmp_path):
-    """One line out for each line in, in order; nothing else is said."""
-    expected = encode(translator.translate(TEXT))
-    assert call("translate", workdir, stdin=encode(TEXT)) == (0, expected, "")
+    """One line out for each line in, in order; nothing else is said but how many are
+    unfinished.
+    """
+    expected, said = encode(translator.translate(TEXT)), told(translator.search(TEXT))
+    outcome = call("translate", workdir, stdin=encode(TEXT))
+    assert outcome[:2] == (0, expected)
+    assert outcome.err.startswith(said)
+    assert outcome.err.count("\n") == bool(said)
     files = [f"--input={write(tmp_path / 'in', TEXT)}", f"--output={tmp_path / 'out'}"]
-    assert call("translate", workdir, *files) == (0, b"", "")
+    assert call("translate", workdir, *files) == (0, b"", outcome.err)
     assert (tmp_path / "out").read_bytes() == expected
     given = (f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'in'}")
     error = call("translate", workdir, *given).error
@@ -66,21 +79,57 @@ def test_constraints(call, workdir, translator, tmp_path, lines):
     """``--ban`` may be repeated; ``--prefix`` and ``--require`` have a line for each
     line of input, with tabs between their parts.
     """
-    texts = ["", *lines[:3]]
-    required = [[], ["Datei", "Tabelle"], [], []]
-    prefixes = ["", "", ["Die", "und"], "Datei öffnen"]
-    write(tmp_path / "require", ["", "Datei\tTabelle", "", ""])
-    write(tmp_path / "prefix", ["", "", "Die\tund", "Datei öffnen"])
+    texts = ["", *lines[:3], *TEXT]
+    required = [[], ["Datei", "Tabelle"], [], [], *[[]] * len(TEXT)]
+    prefixes = ["", "", ["Die", "und"], "Datei öffnen", *[""] * len(TEXT)]
+    write(tmp_path / "require", ["\t".join(each) for each in required])
+    files = ["", "", "Die\tund", "Datei öffnen", *[""] * len(TEXT)]
+    write(tmp_path / "prefix", files)
     given = {"required": required, "prefixes": prefixes}
     vocabulary, found = runs.vocabulary(), translator.search(texts, **given)
     used = [piece[1:] for (best,) in found for piece in best.tokens if piece[0] == "▁"]
     words = [word for word in used if word and len(vocabulary.encode(word)) == 1]
-    banned = [word for word in words if word not in ("Die", "und")][:2]
+    kept = set(vocabulary.pieces(vocabulary.encode("Die und Datei Tabelle")))
+    banned = [
+        word
+        for word in dict.fromkeys(words)
+        if kept.isdisjoint({f"▁{word}", f"▁{word.capitalize()}"})
+    ][:2]
     options = [f"--{name}={tmp_path / name}" for name in ("require", "prefix")]
     options += [f"--ban={word}" for word in banned]
     outcome = call("translate", workdir, *options, stdin=encode(texts))
     assert outcome.lines == translator.translate(texts, ban=banned, **given)
     assert outcome.lines != translator.translate(texts, **given)
+
+
+@pytest.mark.parametrize(
+    ("required", "options", "rule"),
+    [
+        ("Datei", ["--ban=Datei"], "'Datei', which --ban"),
+        (
+            "die neue Datei",
+            ["--ban=datei", "--ban=neue"],
+            "'die neue Datei', which --ban",
+        ),
+        (
+            "und und",
+            ["--no_repeat_ngram=1"],
+            "'und und', which --ban or no_repeat_ngram forbids",
+        ),
+    ],
+)
+def test_a_phrase_that_is_required_and_forbidden(
+    required, options, rule, call, workdir, tmp_path
+):
+    """It is named with its line before anything is translated; what holds a part of a
+    banned phrase is allowed.
+    """
+    path = write(tmp_path / "require", ["", f"Tabelle\t{required}"])
+    given = ("translate", workdir, f"--require={path}")
+    error = call(*given, *options, stdin=b"a\nb\n").error
+    assert error.startswith(f"{path}, line 2 has the required phrase {rule}")
+    apart = ["--ban=neue neue", "--no_repeat_ngram=3"]
+    assert call(*given, *apart, stdin=b"a\nb\n").code == 0
 
 
 def test_several_translations(call, workdir, translator):
@@ -102,6 +151,19 @@ def test_several_translations(call, workdir, translator):
         assert record["translations"] == [best.to_json() for best in each]
         languages = record["source_language"], record["target_language"]
         assert languages == ("en", "de")
+    for form in ("text", "jsonl"):
+        given = ("--n_best=2", "--distinct", f"--format={form}")
+        outcome = call("translate", workdir, *given, stdin=encode(TEXT))
+        expected = [list(dict.fromkeys(one.text for one in each)) for each in found]
+        texts = [[] for _ in TEXT]
+        for number, line in enumerate(outcome.lines):
+            if form == "text":
+                place, _, text = line.split("\t")
+                texts[int(place) - 1].append(text)
+            else:
+                texts[number] = [x["text"] for x in json.loads(line)["translations"]]
+        assert texts == [each[:2] for each in expected]
+    assert "--distinct leaves" in call("translate", workdir, "--distinct").error
     samples = call("translate", workdir, "--sample", "--n_best=7", stdin=b"a\nb\n")
     assert [line[0] for line in samples.lines] == ["1"] * 7 + ["2"] * 7
 
@@ -110,7 +172,9 @@ def test_a_translation_that_is_impossible(call, workdir, monkeypatch):
     """It is an empty line, and null for the score in JSON."""
     ban = Constraints(banned_tokens=np.ones(runs.vocabulary().size, bool))
     monkeypatch.setattr(translator_module, "ban_tokens", lambda *_, **__: ban)
-    assert call("translate", workdir, stdin=b"a\n") == (0, b"\n", "")
+    outcome = call("translate", workdir, stdin=b"a\n")
+    assert outcome[:2] == (0, b"\n")
+    assert "1 of 1 translations are unfinished" in outcome.err
     (record,) = records(call("translate", workdir, "--format=jsonl", stdin=b"a\n"))
     nothing = {"text": "", "score": None, "log_probability": None, "finished": False}
     empty = {"tokens": [], "token_log_probabilities": []}
@@ -192,7 +256,10 @@ def test_minimum_bayes_risk(call, workdir, lines):
     chosen = [[each["text"] for each in record["translations"]] for record in found]
     assert chosen == [[text] for text in expected]
     outcome = call("translate", workdir, *given[:3], "--mbr", stdin=stdin)
-    assert outcome == (0, encode(expected), "")
+    assert outcome[:2] == (0, encode(expected))
+    finished = [record["translations"][0]["finished"] for record in found]
+    said = f"{finished.count(False)} of {len(found)} translations are unfinished"
+    assert (said in outcome.err) == (False in finished)
 
 
 def test_long_lines_are_reported_once(call, workdir, tmp_path):
@@ -203,14 +270,16 @@ def test_long_lines_are_reported_once(call, workdir, tmp_path):
     sentences = [text for text in texts if text[0].isupper()]
     given = ("translate", "--beam_size=1")
     single = call(*given, workdir, stdin=encode(sentences))
-    assert single.err == ""
+    unfinished = single.err.splitlines()
+    assert len(unfinished) <= 1
     long = encode([" ".join(sentences), "a"] * 2)
     outcome = call(*given, workdir, "--window=1", stdin=long)
     joined = " ".join(filter(None, single.lines))
     assert outcome.lines[0] == outcome.lines[2] == joined
     warning = "jaxformer: warning: sources of more than 64 tokens: "
     split = "2 translated in parts, split at sentence ends\n"
-    assert outcome.err == warning + split
+    assert outcome.err.startswith(warning + split)
+    assert outcome.err.count(warning) == 1
     whole = f"--workdir={runs.refusing_run()}"
     said = call(*given, whole, stdin=encode([" ".join(sentences[:6])])).err
     cure = "1 translated whole, of which text may be missing: add --split_long"
@@ -242,7 +311,7 @@ def test_a_process_answers_line_by_line(workdir, translator):
         out, err = process.communicate()
     assert (process.returncode, out) == (0, b"")
     assert b"".join(answers) == encode(translator.translate(texts, beam_size=1))
-    assert len(err.split()) <= MOST_MODULES, err
+    assert len(err.splitlines()[-1].split()) <= MOST_MODULES, err
 
 
 def test_a_pipe_that_stands_still_is_answered(workdir, translator):
@@ -312,7 +381,7 @@ def test_pipes_are_read_and_written_as_they_are(
         os.mkfifo(pipe)
         thread.start()
     given = ("--beam_size=1", f"--input={source}", f"--output={target}")
-    assert call("translate", workdir, *given) == (0, b"", "")
+    assert call("translate", workdir, *given)[:2] == (0, b"")
     for thread in threads:
         thread.join(60)
     assert found == [encode(translator.translate(lines, beam_size=1))]
