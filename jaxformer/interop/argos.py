@@ -39,7 +39,6 @@ SEARCH = DecodingConfig(
 """The search of Argos Translate 1.11, in our terms."""
 
 _VERSION = "1.11"  # the first that needs no sentence splitter in a package
-_POSITIONS = 1026  # CTranslate2 cuts a source after 1,024 tokens
 _LIMITS = {"max_target_length", "max_extra_length", "min_length"}
 _OTHERWISE = "export it by --format=ctranslate2 or stablehlo"
 
@@ -65,14 +64,11 @@ def save(
     tokens = _tokens(translator, decoding)
     model = _sentencepiece(translator, tokens)
     (source, source_name), (target, target_name) = _languages(translator)
-    config = translator.model.config
-    # CTranslate2 stops with an error where there are none.
-    longest = max(config.max_length, _POSITIONS)
-    config = dataclasses.replace(config, max_length=longest)
     inner = folder / f"translate-{source}_{target}"
     quantization = None if precision == "float32" else precision
     params = translator.params
-    ctranslate2.save(inner / "model", config, params, tokens, quantization)
+    model_config = translator.model.config
+    ctranslate2.save(inner / "model", model_config, params, tokens, quantization)
     metadata = {
         # A date: above the published packages, which an update prefers otherwise.
         "package_version": time.strftime("%Y.%m.%d", time.gmtime()),

@@ -110,6 +110,8 @@ def save(
     """Write a model that ``ctranslate2.Translator(directory)`` computes equally.
 
     Numbers are float32; ``compute_type`` of CTranslate2 quantises them when it loads.
+    There are positions for 1,024 tokens and more, computed as in the model; those
+    beyond a learned table are its last.
     Unlike jaxformer's search, its search may generate padding and the begin of
     sentence, if ``tokens.banned`` does not have them: pass them as
     ``suppress_sequences``.
@@ -155,6 +157,19 @@ def save(
     spec.save(str(directory))
 
 
+def list_limits(config: TransformerConfig) -> list[str]:
+    """Return the number of positions that were learned, where CTranslate2 by itself
+    takes longer texts.
+    """
+    most = config.max_length
+    if config.positions != "learned" or most >= _POSITIONS - 2:
+        return []
+    return [
+        f"model.max_length={most} (further positions repeat the last that was learned:"
+        f" set max_input_length and max_decoding_length to at most {most})"
+    ]
+
+
 def _check(config: TransformerConfig, tokens: Tokens) -> None:
     for name, value in later_blocks(config).items():
         raise InputError(
@@ -184,6 +199,11 @@ def _check(config: TransformerConfig, tokens: Tokens) -> None:
                 " the vocabulary it was made for"
             )
 
+
+_POSITIONS = 1026
+"""CTranslate2 cuts a source after 1,024 tokens, and stops with an error where there are
+no positions. Beyond a learned table its last row is repeated.
+"""
 
 _NEVER = -1e4
 """Added to the logits of banned tokens: within the range of float16."""
@@ -242,12 +262,12 @@ def _table(params: Parameters, side: str) -> np.ndarray:
 
 
 def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.ndarray:
-    place = config.position_offset + jnp.arange(config.max_length)
+    longest = max(config.max_length, _POSITIONS)
+    place = config.position_offset + jnp.arange(longest)
     if config.positions == "learned":
         scaled = config.scale_embedding and config.scale_positions
         scale = config.d_model**0.5 if scaled else 1.0
         table = jnp.asarray(params[f"{side}_positions"]["table"])
-        # Argos Translate needs more positions than there may be.
         last = jnp.minimum(place, len(table) - 1)
         return np.asarray(learned(table, last)) * np.float32(scale)
     return np.asarray(

@@ -73,7 +73,7 @@ def write(
         config, params = translator.model.config, translator.params
         ctranslate2.save(folder, config, params, tokens)
         translator.vocabularies.save(folder / "vocabulary")
-        return []
+        return ctranslate2.list_limits(config)
     from jaxformer.interop.huggingface import export
 
     return export.save(folder, translator, decoding, dtype)

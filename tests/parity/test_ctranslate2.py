@@ -16,6 +16,7 @@ from translation.translators import noisy_params
 from jaxformer import InputError, Transformer, TransformerConfig
 from jaxformer import functional as F
 from jaxformer.interop import ctranslate2 as interop
+from jaxformer.interop.ctranslate2 import list_limits
 from jaxformer.models import empty_cache, stack_layers
 from jaxformer.search.beam import beam_search
 from jaxformer.search.rules import SearchRules
@@ -201,6 +202,36 @@ def test_scores_are_equal(name, tmp_path):
         ids = ids[ids != PAD]
         expected = values[np.arange(len(ids)), ids]
         np.testing.assert_allclose(own.log_probs, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_texts_longer_than_the_model_has_positions(name, tmp_path):
+    """Their own limits hold: a source of 1,024 tokens, and as many new ones."""
+    looped = TransformerConfig(**LITTLE | SETTINGS[name] | {"scan_layers": False})
+    config = TransformerConfig(**LITTLE | SETTINGS[name])
+    params = noisy_params(looped, 1)
+    stacked = stack_layers(params) if config.scan_layers else params
+    interop.save(tmp_path, config, stacked, TOKENS)
+    translator = load(tmp_path)
+    for length in (config.max_length - 1, config.max_length, 1_023):
+        source = [TOKENS.source[-1]] * length
+        lengths = {"min_decoding_length": 1_000, "max_decoding_length": 1_000}
+        (found,) = translator.translate_batch([source], beam_size=1, **lengths)
+        assert len(found.hypotheses[0]) == 1_000
+    learned = config.positions == "learned"
+    assert [str(config.max_length) in each for each in list_limits(config)] == (
+        [True] if learned else []
+    )
+
+
+def test_positions_beyond_those_of_the_model_are_computed_alike(tmp_path):
+    """A folder of a run with few positions is that of the same with many."""
+    few, many = (TransformerConfig(**LITTLE | {"max_length": n}) for n in (8, 1_026))
+    params = noisy_params(few, 1)
+    for name, config in (("few", few), ("many", many)):
+        interop.save(tmp_path / name, config, params, TOKENS)
+    models = [(tmp_path / name / "model.bin").read_bytes() for name in ("few", "many")]
+    assert models[0] == models[1]
 
 
 @pytest.mark.slow
