@@ -216,15 +216,28 @@ def make_batch(
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
     batch = BatchInput(source, places, _uint32(decoding.seed))
-    limits = _limit_tokens(models, sentences, decoding, rows)
-    least = np.zeros(rows, np.int32)
-    least[: len(sentences)] = [least_tokens(decoding, one.words) for one in sentences]
-    constraints = _constrain(sentences, rows, banned, shape)
-    if not config.num_encoder_layers:  # what is continued comes before the output
+    alone = not config.num_encoder_layers
+    limits, least = np.zeros((2, rows), np.int32)  # other rows are done at once
+    for row, each in enumerate(sentences):
+        # A continuation has the positions after its prompt, the last of which it reads.
+        room = positions - alone * (len(each.ids) - 1)
+        limits[row] = most_tokens(decoding, each.words, room)
+        least[row] = least_tokens(decoding, each.words)
+    found: dict[str, Any] = {"given": _int32(given)} if given else {}
+    if alone:
         before = pad([each.ids[::-1] for each in sentences], rows, width, NO_TOKEN)
-        constraints = constraints._replace(before=before[:, ::-1])
-    if given:
-        constraints = constraints._replace(given=_int32(given))
+        found["before"] = before[:, ::-1]
+    if shape.prefixes:
+        # A sentence with fewer prefixes than others repeats its first one.
+        repeated = [
+            [*own, *own[:1] * (shape.prefixes[0] - len(own))]
+            for own in ([*each.prefixes] for each in sentences)
+        ]
+        found["prefixes"] = _pad_phrases(repeated, rows, shape.prefixes)
+    if shape.required:
+        phrases = [each.required for each in sentences]
+        found["required"] = _pad_phrases(phrases, rows, shape.required)
+    constraints = banned._replace(**found)
     if shortlist is not None:
         # What sampling draws depends on the position of each token in the vocabulary,
         # which must not depend on the other sentences.
@@ -236,24 +249,10 @@ def make_batch(
         config = dataclasses.replace(config, pad_id=pad_id, bos_id=bos_id)
         constraints = part.constraints(constraints)
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
-    source_width = width if config.num_encoder_layers else 0
-    length = min(source_width + decoding.max_extra_length, positions)
+    length = min((not alone) * width + decoding.max_extra_length, positions)
     return batch, make_rules(
         decoding, limits, least, constraints, length, n_best, config, eos_id
     )
-
-
-def _limit_tokens(
-    models: Models, sentences: Sequence[Sentence], decoding: DecodingConfig, rows: int
-) -> np.ndarray:
-    """Return the most tokens of the output of each row of a batch."""
-    alone = not models.models[0].config.num_encoder_layers
-    limits = np.zeros(rows, np.int32)  # rows without a sentence are done at once
-    for row, each in enumerate(sentences):
-        # A continuation has the positions after its prompt, the last of which it reads.
-        before = len(each.ids) - 1 if alone else 0
-        limits[row] = most_tokens(decoding, each.words, models.positions - before)
-    return limits
 
 
 def _fit(
@@ -337,28 +336,6 @@ def make_rules(
         eos_id=eos_id,
         pad_id=config.pad_id,
     )
-
-
-def _constrain(
-    sentences: Sequence[Sentence], rows: int, banned: Constraints, shape: Shape
-) -> Constraints:
-    """Add the phrases of sentences to the banned tokens; None for those that constrain
-    nothing.
-    """
-    prefixes: Any = None
-    required: Any = None
-    if shape.prefixes:
-        most, _ = shape.prefixes
-        # A sentence with fewer prefixes than others repeats its first one.
-        repeated = [
-            [*each.prefixes, *list(each.prefixes[:1]) * (most - len(each.prefixes))]
-            for each in sentences
-        ]
-        prefixes = _pad_phrases(repeated, rows, shape.prefixes)
-    if shape.required:
-        phrases = [each.required for each in sentences]
-        required = _pad_phrases(phrases, rows, shape.required)
-    return banned._replace(required=required, prefixes=prefixes)
 
 
 def _pad_phrases(
