@@ -29,7 +29,7 @@ examples:
 Standard output has "listening" and the URL at once, and "ready" with the pairs of
 languages when requests are answered; the page is at the URL. Standard error has the
 log, without texts. SIGTERM or Ctrl-C ends the server when the requests it has are
-answered, a second Ctrl-C at once; SIGHUP reads the runs again, as after more training.
+answered, a second Ctrl-C at once.
 """
 
 

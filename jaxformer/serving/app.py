@@ -175,7 +175,6 @@ def _own_routes(service: Service) -> list[Route]:
         ("GET", "/ready"): _ready,
         ("GET", "/metrics"): _metrics,
         ("GET", "/openapi.json"): _openapi,
-        ("POST", "/reload"): _reload,
     }
     return [
         Route(path, functools.partial(handle, service), methods=[method])
@@ -200,24 +199,6 @@ async def _metrics(service: Service, request: Request) -> Response:
 
 async def _openapi(service: Service, request: Request) -> Response:
     return answer(200, make_document(service, request.scope["root_path"]))
-
-
-async def _reload(service: Service, request: Request) -> Response:
-    call = current()
-    if call.keys is None:
-        raise ServingError(
-            403,
-            "key",
-            "a reload needs a server with keys (--keys), and the one named admin; its"
-            " operator may send it SIGHUP",
-        )
-    call.authorize_admin({})
-    try:
-        await service.reload()
-    except InputError as error:
-        raise ServingError(409, "reload", str(error)) from None
-    checkpoints = [engine.checkpoint for engine in service.engines.values()]
-    return answer(200, {"checkpoints": checkpoints})
 
 
 def _page_routes() -> list[Route]:

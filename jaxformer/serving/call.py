@@ -88,16 +88,6 @@ class Call:
                 " operator of the server for one",
             )
 
-    def authorize_admin(self, fields: Mapping[str, Any]) -> None:
-        """Check that the request has the key of the name ``admin``.
-
-        Raises:
-            ServingError: 403 ``key``.
-        """
-        self.authorize(fields)
-        if self.key != "admin":
-            raise ServingError(403, "key", "this needs the key of the name admin")
-
     def spend(self, sentences: int) -> None:
         """Count the sentences of the request against the rate of its client.
 

@@ -73,21 +73,17 @@ class CompiledTranslator:
                 or TPU.
         """
         self.compilations = self.source_positions = 0
-        self._take(translator)
-        models = self.searches[PLAIN].models
-        rows = rows or (16 if jax.default_backend() == "cpu" else 64)
-        plan = self._programs = Programs(translator, models, self.searches, rows)
-        self.rows, self.longest = plan.rows, plan.longest
-        self.programs, self.needed = len(plan.all), plan.needed
-
-    def _take(self, translator: Translator) -> None:
-        """Search with another translator of the same programs."""
         self.translator = translator
         self.searches = plan_searches(translator)
         self.words = NextWords(translator.vocabularies.target)
         size = translator.model.config.vocabulary_size
         self._candidates = min(MOST_CANDIDATES, size)
         self._considered = min(_CONSIDERED, size)
+        models = self.searches[PLAIN].models
+        rows = rows or (16 if jax.default_backend() == "cpu" else 64)
+        plan = self._programs = Programs(translator, models, self.searches, rows)
+        self.rows, self.longest = plan.rows, plan.longest
+        self.programs, self.needed = len(plan.all), plan.needed
 
     def warm(self) -> Iterator[int]:
         """Compile one program after another; yield how many are done.
@@ -146,16 +142,3 @@ def plan_searches(translator: Translator) -> dict[SearchKind, LineSearch]:
     if not decoding.sample and decoding.beam_size >= 2 * decoding.diversity_groups:
         found[TERMS] = translator.line_search(required=(), **rich)
     return found
-
-
-def facts(translator: Translator) -> dict[str, object]:
-    """Return what programs and requests depend on, besides the parameters."""
-    listed = translator.shortlist
-    return {
-        "model": translator.model.config,
-        "vocabulary": translator.vocabularies.hash,
-        "search": translator.decoding,
-        "language": translator.languages,
-        "data.max_length": translator.codec.trained,
-        "shortlist": listed and (len(listed.first), listed.best.shape),
-    }

@@ -45,17 +45,11 @@ class ServingConfig:
         flag="SECONDS",
         help="a request whose body takes longer to arrive ends with 408",
     )
-    drain: float = key(
-        0.0,
-        least=0,
-        flag="SECONDS",
-        help="how long to accept requests after SIGTERM, while /ready says no",
-    )
     grace: float = key(
         30.0,
         above=0,
         flag="SECONDS",
-        help="how long requests may continue after that",
+        help="how long requests may continue after SIGTERM",
     )
     max_body: int = key(
         262_144, least=1024, flag="BYTES", help="most bytes of a request's body"

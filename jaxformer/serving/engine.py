@@ -8,7 +8,6 @@ thread of its own.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import os
@@ -20,9 +19,9 @@ from typing import Any
 
 from jaxformer.data.language_codes import describe_choices
 from jaxformer.data.records import Pair
-from jaxformer.errors import InputError, LineError
+from jaxformer.errors import LineError
 from jaxformer.models.seq2seq import count_parameters
-from jaxformer.serving.compiled import CompiledTranslator, facts
+from jaxformer.serving.compiled import CompiledTranslator
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import (
     MOST_ATTENDED,
@@ -70,19 +69,22 @@ class TranslationEngine(CompiledTranslator):
         parameters: number of the model's parameters.
     """
 
-    def __init__(
-        self, read: Callable[[], Translator], name: str = "", rows: int = 0
-    ) -> None:
-        """Read a translator.
+    def __init__(self, translator: Translator, name: str = "", rows: int = 0) -> None:
+        """Take a translator.
 
         Args:
-            read: reads it, now and in :meth:`reloaded`.
+            translator: of the run.
             name: of the run.
             rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
                 or TPU.
         """
-        super().__init__(read(), rows)
-        self._read, self.name = read, name
+        super().__init__(translator, rows)
+        self.name = name
+        self.languages = translator.languages
+        self.checkpoint = str(translator.checkpoint)
+        self.beam_size = translator.decoding.beam_size
+        self.positions = translator.models.positions
+        self.parameters = count_parameters(translator.params)
 
     @classmethod
     def load(
@@ -107,48 +109,16 @@ class TranslationEngine(CompiledTranslator):
             InputError: there is no such run, checkpoint, language or shortlist, or a
                 setting is out of range.
         """
-
-        def read() -> Translator:
-            found = Translator.load(workdir, **which)
-            found.decoding = replace(found.decoding, **(decoding or {}))
-            if shortlist:
-                found.shortlist = Shortlist.find(
-                    found.directory or Path(workdir),
-                    found.vocabularies,
-                    found.languages,
-                    tagged=bool(found.codec.frame.source_before),
-                )
-            return found
-
-        return cls(read, os.path.basename(os.path.abspath(workdir)), rows)
-
-    def reloaded(self) -> TranslationEngine:
-        """Read the run again, as when it has another best checkpoint, and return an
-        engine that has compiled what this one has.
-
-        Raises:
-            InputError: the run cannot be read, or has another model, vocabulary or
-                search.
-        """
-        translator = self._read()
-        known, found = facts(self.translator), facts(translator)
-        differ = [name for name in known if found[name] != known[name]]
-        if differ:
-            raise InputError(
-                f"{self.name} now has another {' and '.join(differ)} than when the"
-                " server began: start the server again"
+        found = Translator.load(workdir, **which)
+        found.decoding = replace(found.decoding, **(decoding or {}))
+        if shortlist:
+            found.shortlist = Shortlist.find(
+                found.directory or Path(workdir),
+                found.vocabularies,
+                found.languages,
+                tagged=bool(found.codec.frame.source_before),
             )
-        other = copy.copy(self)
-        other._take(translator)
-        return other
-
-    def _take(self, translator: Translator) -> None:
-        super()._take(translator)
-        self.languages = translator.languages
-        self.checkpoint = str(translator.checkpoint)
-        self.beam_size = translator.decoding.beam_size
-        self.positions = translator.models.positions
-        self.parameters = count_parameters(translator.params)
+        return cls(found, os.path.basename(os.path.abspath(workdir)), rows)
 
     def encode(
         self,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxformer.errors import InputError, first_line
-from jaxformer.files import describe
-
 
 class ServingError(Exception):
     """A request that cannot be answered. Each protocol writes it in its own form.
@@ -63,16 +60,3 @@ def as_serving_error(error: Exception) -> ServingError:
     )
     fault.__cause__ = error
     return fault
-
-
-def unreadable(error: Exception) -> InputError:
-    """Return the one line for a run that cannot be read again.
-
-    Errors of other types come from files that change while they are read.
-    """
-    if isinstance(error, InputError):
-        return error
-    why = first_line(error)
-    if isinstance(error, OSError) and error.filename:
-        why = f"{error.filename}: {describe(error)}"
-    return InputError(f"{why[:200]}; reload again once the run is written")

@@ -158,10 +158,9 @@ class Metrics:
         self._compilations.labels(when).inc(count)
 
     def serve(self, models: Iterable[tuple[str, str, str]]) -> None:
-        """State the models that are served from now on: of each the languages, source
-        and target, and the checkpoint.
+        """State the models that are served: of each the languages, source and target,
+        and the checkpoint.
         """
-        self._model.clear()
         for model in models:
             self._model.labels(*model, __version__).set(1)
 

@@ -19,10 +19,6 @@ _OWN = (
     Operation("GET", "/ready", "Say whether translation is possible", None, _STATUS),
     Operation("GET", "/metrics", "Numbers for Prometheus", None, "text/plain"),
     Operation("GET", "/openapi.json", "Show this document", None, dict),
-    Operation(
-        *("POST", "/reload", "Read the runs again", None),
-        record({"checkpoints": [str]}),
-    ),
 )
 
 

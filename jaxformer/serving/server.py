@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -25,7 +25,6 @@ from jaxformer.serving.connections import limited
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
-from jaxformer.serving.memory import freeze_heap
 from jaxformer.serving.service import Service
 from jaxformer.serving.terms import load_glossaries
 
@@ -120,8 +119,8 @@ def name_url(bound: socket.socket, root_path: str = "") -> str:
 
 
 class Server(uvicorn.Server):
-    """Answers until a signal: SIGTERM and SIGINT end it in order, a second SIGINT at
-    once, and SIGHUP reads the runs again.
+    """Answers until a signal, which ends it in order; a second SIGINT ends it at
+    once.
     """
 
     def __init__(
@@ -160,13 +159,10 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(config.grace)),
             )
         )
-        self._service, self._drain = service, config.drain
+        self._service = service
         self._announce: Callable[[], None] | None = announce
         self._say = say
         self._is_warm = False
-        self._stop_at: float | None = None
-        self._reloading: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def run_on(self, bound: socket.socket) -> None:
         """Answer on a socket until a signal ends the server.
@@ -181,53 +177,41 @@ class Server(uvicorn.Server):
 
     def capture_signals(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Leave the handlers as they are, see :meth:`run_on`."""
-        self._loop = asyncio.get_running_loop()
         return contextlib.nullcontext()
 
     async def on_tick(self, counter: int) -> bool:
         """Announce that the service is ready; end when its time has come."""
         service = self._service
         if self._announce is not None and service.is_ready.is_set():
-            freeze_heap()
+            _freeze_heap()
             self._announce()
             self._announce = None
         if not self._is_warm and service.done == service.programs:
-            freeze_heap()
-            self._tell(f"all {service.done} programs are compiled")
+            _freeze_heap()
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                self._say(f"all {service.done} programs are compiled")
             self._is_warm = True
-        if self._stop_at is not None and time.monotonic() >= self._stop_at:
-            self.should_exit = True
         if service.error is not None:
             self.should_exit = True
         return await super().on_tick(counter)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._reload)
-            return
-        if self._stop_at is None:
+        if not self.should_exit:
             self._service.state = "draining"
-            self._stop_at = time.monotonic() + self._drain
+            self.should_exit = True
             notify("STOPPING=1")
         elif number == signal.SIGINT:
             signals.end()
 
-    def _reload(self) -> None:
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.ensure_future(self._reload_all())
 
-    async def _reload_all(self) -> None:
-        try:
-            await self._service.reload()
-            line = f"reloaded {self._service.describe()}"
-        except Exception as error:
-            line = f"reload failed, nothing has changed: {first_line(error)}"
-        self._tell(line)
+def _freeze_heap() -> None:
+    """Exclude all present objects from garbage collections.
 
-    def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal may be closed
-            self._say(line)
+    Compiling creates so many objects that a full collection pauses all requests for
+    about a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def notify(state: str) -> None:

@@ -17,10 +17,9 @@ from jaxformer.serving.batcher import Batcher, Job
 from jaxformer.serving.call import current
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
-from jaxformer.serving.errors import ServingError, unreadable
+from jaxformer.serving.errors import ServingError
 from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
-from jaxformer.serving.memory import trim_heap
 from jaxformer.serving.metrics import Metrics
 from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
@@ -91,7 +90,6 @@ class Service:
         self._encoder = ThreadPoolExecutor(1, "encoder")
         # The long texts of a client wait for each other, not for those of others.
         self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
-        self._reloading = asyncio.Lock()
         self.count_requests: Callable[[], float] = lambda: 0
         self.metrics = Metrics(
             waiting=lambda: self.batcher.waiting,
@@ -103,7 +101,9 @@ class Service:
             capacity=config.queue,
             observe=self.metrics.batch,
         )
-        self._state_models()
+        self.metrics.serve(
+            (*own.languages, own.checkpoint) for own in self.engines.values()
+        )
 
     @property
     def programs(self) -> int:
@@ -154,7 +154,7 @@ class Service:
         return 1 if key.kind is None else self.engines[key.pair].rows
 
     async def _search(self, key: Any, jobs: Sequence[Waiting]) -> Sequence[Any]:
-        """Search a batch with the engine of this moment, which a reload replaces."""
+        """Search a batch."""
         begun, engine = time.monotonic(), self.engines[key.pair]
         for job in jobs:
             job.begun = begun
@@ -305,10 +305,6 @@ class Service:
             target_tokens=sum(len(each.tokens) for each in best),
         )
 
-    def _state_models(self) -> None:
-        engines = self.engines.values()
-        self.metrics.serve((*own.languages, own.checkpoint) for own in engines)
-
     def _prepare(
         self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
     ) -> list[Text]:
@@ -368,25 +364,6 @@ class Service:
             f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
             for pair, engine in self.engines.items()
         )
-
-    async def reload(self) -> None:
-        """Read every run again. Batches after this use the new checkpoints.
-
-        Raises:
-            InputError: a run cannot be read or has changed its shape; all stay as they
-                were.
-        """
-        async with self._reloading:
-            try:
-                fresh = {
-                    pair: await asyncio.to_thread(engine.reloaded)
-                    for pair, engine in self.engines.items()
-                }
-            except Exception as error:
-                raise unreadable(error) from None
-            self.engines = fresh
-            self._state_models()
-            await asyncio.to_thread(trim_heap)
 
 
 async def _run_in(

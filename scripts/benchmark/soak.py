@@ -12,15 +12,12 @@ import random
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from clients import Answer, Client, Load, Pick, read_metric
 
 _WORKERS = 24
 _ENDING = 20  # documents that are in work when the server ends
-_RELOAD = 15.0  # seconds from the end of a reload to the next
-_LONGEST = 600.0  # seconds in which a reload ends
 _GRACE = 30.0  # seconds in which the server ends, its default
 
 # Paths, bodies and the status of the answer; "" is a GET.
@@ -50,19 +47,17 @@ class Soak:
         self._load = load
         self.answers: Counter[str] = Counter()
         self.faults: list[str] = []
-        self._signals = 0
 
-    async def run(self, seconds: float, pid: int, log: str) -> dict[str, Any]:
+    async def run(self, seconds: float, pid: int) -> dict[str, Any]:
         """Load a server for so many seconds, and end it by SIGTERM while it works.
 
         Args:
             seconds: of the load.
             pid: of the server's process.
-            log: path of what it writes.
         """
         end = time.monotonic() + seconds
         work = [self._work(seed, end) for seed in range(_WORKERS)]
-        await asyncio.gather(*work, self._reload_often(pid, Path(log), end))
+        await asyncio.gather(*work)
         with contextlib.closing(Client(self._load.port)) as client:
             shown = await client.ask("/metrics", method="GET")
         numbers = shown.content.decode()
@@ -77,7 +72,6 @@ class Soak:
             "answers": dict(sorted(self.answers.items())),
             "faults": self.faults[:10],
             "fault_count": len(self.faults),
-            "signals": self._signals,
             "server_gib": read_metric(numbers, "process_resident_memory_bytes") / 2**30,
         }
 
@@ -200,29 +194,3 @@ class Soak:
             self.faults.append(f"{kind}: {answer.status} {answer.content[:200]!r}")
         elif not right:
             self.faults.append(f"{kind}: wrong {answer.content[:400]!r}")
-
-    async def _reload_often(self, pid: int, log: Path, end: float) -> None:
-        """Have the runs read again and again, each time after the last has ended."""
-        while time.monotonic() + _RELOAD < end:
-            await asyncio.sleep(_RELOAD)
-            os.kill(pid, signal.SIGHUP)
-            self._signals += 1
-            latest = time.monotonic() + _LONGEST
-            while len(_read_reloads(log.read_text())) < self._signals:
-                if time.monotonic() > latest:
-                    return
-                await asyncio.sleep(0.1)
-
-
-def check_reloads(log: str, signals: int) -> list[str]:
-    """Return what the log of a server says against its reloads, one for each signal."""
-    done = _read_reloads(log)
-    faults = [line for line in done if line.startswith("reload failed")]
-    if len(done) != signals:
-        faults.append(f"{signals} signals to reload, and {len(done)} reloads")
-    return faults
-
-
-def _read_reloads(log: str) -> list[str]:
-    begins = "reloaded ", "reload failed"
-    return [line for line in log.splitlines() if line.startswith(begins)]

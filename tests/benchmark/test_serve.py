@@ -12,10 +12,9 @@ import time
 import pytest
 
 import serve
-import soak
 from clients import Load, read_metric
 from jaxformer.errors import InputError
-from soak import Soak, check_reloads
+from soak import Soak
 
 TEXTS = {f"text {number}": f"Text {number}" for number in range(20)}
 
@@ -136,38 +135,6 @@ def test_metrics_are_summed_over_labels():
     assert read_metric(text, "batch_sentences_count") == 5
     assert read_metric(text, "queue_sentences") == 7
     assert read_metric(text, "compilations_total", "ready") == 1
-
-
-def test_the_soak_counts_reloads_that_fail_or_do_not_come():
-    good = 'reloaded en-de checkpoint 7\n{"route": "/translate"}\n' * 2
-    failed = "reload failed, nothing has changed: no such run"
-    assert check_reloads(good, 2) == []
-    assert check_reloads(good, 3) == ["3 signals to reload, and 2 reloads"]
-    assert check_reloads(good, 4) == ["4 signals to reload, and 2 reloads"]
-    assert check_reloads(good + failed, 3) == [failed]
-
-
-def test_the_soak_waits_for_each_reload(monkeypatch, tmp_path):
-    """However long it takes."""
-    log, begun = tmp_path / "log", []
-    log.write_text("ready\n")
-
-    def kill(pid, number):
-        assert log.read_text().count("reloaded ") == len(begun)
-        begun.append(number)
-        said = log.read_text() + "reloaded en-de checkpoint 7\n"
-        asyncio.get_running_loop().call_later(0.15, log.write_text, said)
-
-    monkeypatch.setattr(soak, "_RELOAD", 0.01)
-    monkeypatch.setattr(soak.os, "kill", kill)
-    own = Soak(None)
-    asyncio.run(own._reload_often(1, log, time.monotonic() + 0.5))
-    assert len(begun) > 1
-    assert check_reloads(log.read_text(), own._signals) == []
-    monkeypatch.setattr(soak.os, "kill", lambda *_: None)
-    monkeypatch.setattr(soak, "_LONGEST", 0.05)
-    asyncio.run(own._reload_often(1, log, time.monotonic() + 0.1))
-    assert len(check_reloads(log.read_text(), own._signals)) == 1
 
 
 def test_the_soak_counts_what_should_not_come():

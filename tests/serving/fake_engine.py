@@ -34,7 +34,6 @@ class FakeEngine:
     ) -> None:
         self.languages, self.before, self.warming = languages, before, warming
         self.batches: list[tuple[SearchKind, list[str]]] = []
-        self.is_broken = False
 
     def encode(
         self,
@@ -147,13 +146,6 @@ class FakeEngine:
         for count in range(1, self.programs + 1):
             self.warming(count)
             yield count
-
-    def reloaded(self) -> FakeEngine:
-        if self.is_broken:
-            raise InputError("the run has another vocabulary")
-        fresh = FakeEngine(self.languages, before=self.before)
-        fresh.checkpoint = str(int(self.checkpoint) + 1)
-        return fresh
 
 
 def slowly(seconds: float) -> Callable[[SearchKind, list[str]], None]:

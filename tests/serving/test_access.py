@@ -19,18 +19,18 @@ from jaxformer.serving.errors import ServingError
 @pytest.fixture
 def keys(tmp_path):
     """The keys of two clients, and what they were made from."""
-    (ann, first), (admin, second) = make_key("ann"), make_key("admin")
+    (ann, first), (bob, second) = make_key("ann"), make_key("bob")
     path = tmp_path / "keys"
     path.write_text(
-        f"# clients\n\n{first}\n  {second.upper().replace('ADMIN', 'admin')}\r\n"
+        f"# clients\n\n{first}\n  {second.upper().replace('BOB', 'bob')}\r\n"
     )
-    return Keys.load(path), ann, admin
+    return Keys.load(path), ann, bob
 
 
 def test_a_key_is_found_by_its_digest(keys):
     """The file has no key itself."""
-    found, ann, admin = keys
-    assert (found.find(ann), found.find(admin)) == ("ann", "admin")
+    found, ann, bob = keys
+    assert (found.find(ann), found.find(bob)) == ("ann", "bob")
     assert len(ann) >= 43  # 32 bytes
     name, _, digest = make_key("x")[1].partition(":")
     assert (name, len(digest)) == ("x", 64)
@@ -119,17 +119,6 @@ def test_without_a_file_of_keys_all_are_authorized():
     Call().authorize({"api_key": "k"})
     current().authorize({})
     current().spend(1_000_000)
-
-
-def test_the_admin_s_key_has_its_own_rights(keys):
-    """Without keys there is no admin."""
-    found, ann, admin = keys
-    call = Call(keys=found)
-    call.authorize_admin({"api_key": admin})
-    for call in (Call(keys=found), Call()):
-        with pytest.raises(ServingError) as raised:
-            call.authorize_admin({"api_key": ann})
-        assert raised.value.status == 403
 
 
 def test_nothing_is_translated_without_a_key(keys):

@@ -26,27 +26,22 @@ from translation.translators import broken_for_last
 
 import runs
 from jaxformer.data.records import Pair
-from jaxformer.errors import InputError, LongSourceWarning
+from jaxformer.errors import LongSourceWarning
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import PLAIN, RICH, TERMS
 from jaxformer.translation import models
 from jaxformer.translation.options import SourceLine
 from jaxformer.translation.stream import LineSearch
-from jaxformer.translation.translator import Translator
 
 ALL_DEVICES = models.mesh_of_devices
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-# What the engine's run holds; a reload reads it again.
-HELD: dict[str, Translator] = {}
-
 
 @pytest.fixture(scope="module")
 def engine(one_device) -> TranslationEngine:
-    HELD["run"] = translator()
-    engine = TranslationEngine(lambda: HELD["run"], "little", rows=4)
+    engine = TranslationEngine(translator(), "little", rows=4)
     counts = list(engine.warm())
     assert counts == list(range(1, engine.programs + 1))
     assert engine.compilations == 0
@@ -92,7 +87,7 @@ def test_only_as_many_translations_are_aligned_as_are_asked_for(engine):
 
 def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text():
     """In batches as large as those of a server on a CPU."""
-    engine = TranslationEngine(translator, "little", rows=16)
+    engine = TranslationEngine(translator(), "little", rows=16)
     sources = (texts(40) * 2)[:64]
     with engine.program(PLAIN, 64, POSITIONS) as shape:
         assert shape.rows == 16
@@ -107,7 +102,7 @@ def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text():
 
 def test_samples_of_a_request_do_not_depend_on_neighbours():
     """They depend on the sentence's place in its own request."""
-    engine = TranslationEngine(lambda: translator(sample=True, seed=4), rows=4)
+    engine = TranslationEngine(translator(sample=True, seed=4), rows=4)
     ((own, other), (second,)) = (
         [engine.encode(text, kind=PLAIN, place=place)[0] for place, text in asked]
         for asked in (enumerate(texts(2)), [(1, texts(1)[0])])
@@ -166,7 +161,7 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
         (best,) = engine.join(parts, found)
     with pytest.warns(LongSourceWarning):
         assert [best.text] == engine.translator.translate([long])
-    refusing = TranslationEngine(lambda: translator(long_sources="refuse"))
+    refusing = TranslationEngine(translator(long_sources="refuse"))
     with pytest.raises(ServingError, match="takes 16 at once: shorten it") as error:
         refusing.encode(long, kind=PLAIN)
     assert (error.value.status, error.value.code) == (422, "sentence_too_long")
@@ -181,26 +176,14 @@ def test_blank_text_has_a_blank_translation(engine):
     assert found.alignment.links() == []
 
 
-def reload_with(engine: TranslationEngine, run: Translator) -> TranslationEngine:
-    before, HELD["run"] = HELD["run"], run
-    try:
-        return engine.reloaded()
-    finally:
-        HELD["run"] = before
-
-
-def test_a_repetition_ends_at_max_extra_length_and_is_marked_unfinished(
-    engine, compiled
-):
-    """The model never ends by itself; with its parameters nothing compiles either."""
-    endless = reload_with(engine, translator(eos=0.0))
-    compiled.clear()
+def test_a_repetition_ends_at_max_extra_length_and_is_marked_unfinished():
+    """The model never ends by itself."""
+    endless = TranslationEngine(translator(eos=0.0), rows=4)
     sources = texts(5)
     for source, (best,) in zip(sources, search(endless, PLAIN, sources), strict=True):
         words = len(runs.vocabulary().encode(source))
         assert len(best.tokens) == min(words + EXTRA, POSITIONS)
         assert not best.finished
-    assert not compiled
 
 
 def test_a_bad_prefix_fails_alone(engine):
@@ -222,7 +205,7 @@ def test_required_phrases_are_few_and_need_a_beam(engine):
         with pytest.raises(ServingError, match="8 required phrases of 8") as error:
             engine.encode(texts(9)[-1], kind=TERMS, required=phrases)
         assert (error.value.status, error.value.field) == (422, "required")
-    greedy = TranslationEngine(lambda: translator(beam_size=1))
+    greedy = TranslationEngine(translator(beam_size=1))
     with pytest.raises(ServingError, match="2 hypotheses or more"):
         greedy.encode("Open", kind=TERMS, required=["Datei"])
 
@@ -230,33 +213,12 @@ def test_required_phrases_are_few_and_need_a_beam(engine):
 def test_a_fault_of_a_sentence_is_its_own_value(engine):
     """A token whose embedding is NaN affects only the sentence that has it."""
     sources = texts(4)
-    broken = reload_with(engine, broken_for_last(translator(), sources))
+    broken = TranslationEngine(broken_for_last(translator(), sources), rows=4)
     encoded = [broken.encode(text, kind=PLAIN)[0] for text in sources]
     *good, bad = broken.search(PLAIN, encoded)
     assert_same(good, search(engine, PLAIN, sources[:-1]))
     assert isinstance(bad, Exception)
     assert "not a number" in str(bad)
-
-
-def test_reload(engine, compiled):
-    """Other parameters of the same configuration, and back, compile nothing. A run of
-    another model or search is refused, and the engine stays as it is.
-    """
-    sources = texts(4)
-    expected = search(engine, PLAIN, sources)
-    made = {"other": translator(eos=3.0), "deep": translator(d_ff=32)}
-    made["narrow"] = translator(alpha=1.0)
-    compiled.clear()
-    other = reload_with(engine, made["other"])
-    found = search(other, PLAIN, sources)
-    assert [own[0].text for own in found] == made["other"].translate(sources)
-    assert found != expected
-    assert search(engine, PLAIN, sources) == expected
-    assert not compiled
-    for name, rule in (("deep", "another model"), ("narrow", "another search")):
-        with pytest.raises(InputError, match=f"little now has {rule} than"):
-            reload_with(engine, made[name])
-    assert search(engine, PLAIN, sources) == expected
 
 
 def test_alternatives_are_the_most_probable_words(engine):
@@ -336,7 +298,7 @@ def test_scores(engine):
 def test_devices_share_a_batch(monkeypatch):
     """Each has as many rows."""
     monkeypatch.setattr(models, "mesh_of_devices", ALL_DEVICES)
-    engine = TranslationEngine(lambda: translator(beam_size=1), rows=1)
+    engine = TranslationEngine(translator(beam_size=1), rows=1)
     assert engine.rows == jax.local_device_count() > 1
     sources = texts(3)
     assert_same(search(engine, PLAIN, sources), engine.translator.search(sources))

@@ -118,13 +118,6 @@ def test_numbers_count(metrics):
     assert value(metrics, "jaxformer_compilations_total", when="ready") == 0
 
 
-def test_a_reload_replaces_the_model(metrics):
-    """The checkpoint before is served no more."""
-    metrics.serve([("en", "de", "3000"), ("de", "en", "900")])
-    samples = families(metrics)["jaxformer_model_info"].samples
-    assert sorted(sample.labels["checkpoint"] for sample in samples) == ["3000", "900"]
-
-
 def test_openmetrics_are_written_on_request(metrics):
     """As Prometheus asks for them."""
     _, kind = metrics.render("application/openmetrics-text; version=x")

@@ -16,7 +16,7 @@ def test_the_operator_is_told_once_that_all_programs_are_compiled(monkeypatch):
     """The heap is frozen before that, and before the server is ready."""
     said, frozen = [], []
     monkeypatch.setattr(
-        "jaxformer.serving.server.freeze_heap", lambda: frozen.append(len(said))
+        "jaxformer.serving.server._freeze_heap", lambda: frozen.append(len(said))
     )
     with running(FakeEngine(), said.append):
         end = time.monotonic() + 10

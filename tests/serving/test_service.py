@@ -210,54 +210,6 @@ def test_a_request_that_is_cancelled_frees_its_place():
     assert [texts for _, texts in engine.batches] == [["one"]]
 
 
-def test_a_reload_changes_batches_to_come_and_drops_none(monkeypatch):
-    """The memory of the old parameters is returned to the system afterwards."""
-    engine, trimmed = FakeEngine(before=slowly(0.01)), []
-
-    def trim():
-        trimmed.append(service_of[0].describe())
-
-    monkeypatch.setattr("jaxformer.serving.service.trim_heap", trim)
-    service_of = []
-
-    async def work(service):
-        service_of.append(service)
-        texts = [Query(f"word {number}") for number in range(20)]
-        running = asyncio.create_task(service.translate(texts))
-        await asyncio.sleep(0.03)
-        await service.reload()
-        assert trimmed == ["en-de checkpoint 8"]
-        done = await running
-        assert [each.text for each in done] == [query.text.upper() for query in texts]
-        assert service.engine("en", "de").checkpoint == "8"
-        assert service.describe() == "en-de checkpoint 8"
-
-    served(work, engine)
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (InputError("another vocabulary"), "another vocabulary"),
-        (PermissionError(13, "Permission denied", "run/x"), "run/x: Permission denied"),
-        (KeyError("params" * 4000), r"^.{,250}; reload again once the run is written$"),
-    ],
-)
-def test_a_reload_that_fails_changes_nothing(monkeypatch, fault, message):
-    def reloaded():
-        raise fault
-
-    first, second = FakeEngine(), FakeEngine(("de", "en"))
-    monkeypatch.setattr(second, "reloaded", reloaded)
-
-    async def work(service):
-        with pytest.raises(InputError, match=message):
-            await service.reload()
-        assert list(service.engines.values()) == [first, second]
-
-    served(work, first, second)
-
-
 def test_maps_words_and_scores_wait_in_the_same_queue():
     engine = FakeEngine(before=slowly(0.02))
 
