@@ -23,7 +23,7 @@ MODULES = [
 CORE = {"jax", "flax", "optax", "numpy", "jaxtyping", "jaxformer"}
 
 # The extra `serve`, without which nothing of the package `serving` is used.
-SERVING = {"starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client"}
+SERVING = {"starlette", "uvicorn", "python_multipart", "prometheus_client"}
 
 # Flax imports rich and absl itself, so that these two cannot stay out.
 OPTIONAL = (

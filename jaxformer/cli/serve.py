@@ -69,7 +69,6 @@ def run(options: argparse.Namespace) -> None:
     for package in (
         "starlette",
         "uvicorn",
-        "httptools",
         "python_multipart",
         "prometheus_client",
     ):

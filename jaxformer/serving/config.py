@@ -39,12 +39,6 @@ class ServingConfig:
         flag="SECONDS",
         help="a request that still waits after these ends with 504",
     )
-    body_timeout: float = key(
-        10.0,
-        above=0,
-        flag="SECONDS",
-        help="a request whose body takes longer to arrive ends with 408",
-    )
     grace: float = key(
         30.0,
         above=0,
@@ -59,7 +53,7 @@ class ServingConfig:
     )
     max_texts: int = key(50, least=1, flag="N", help="most texts of a request")
     connections: int = key(
-        512, least=1, flag="N", help="most connections; further ones get 503"
+        512, least=1, flag="N", help="503 from this number of connections on"
     )
     rate: int = key(
         0,

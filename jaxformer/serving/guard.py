@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import secrets
 import time
@@ -17,9 +15,6 @@ from jaxformer.serving.access import Keys, Rates
 from jaxformer.serving.call import CALL, Call
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
-
-# Most bytes of the names and values of a request's headers.
-MOST_HEADERS = 16_384
 
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _DISCONNECT: Message = {"type": "http.disconnect"}
@@ -70,10 +65,10 @@ Finished = Callable[[Call], None]
 class Guard:
     """The outermost layer of the application.
 
-    It names each request (``X-Request-ID``), refuses long headers (431), foreign hosts
-    (421), long bodies (413) and slow ones (408), answers preflight requests, adds
-    headers of safety and CORS, and turns what escapes the application into an error
-    500. Once a request has ended, it calls ``finished``.
+    It names each request (``X-Request-ID``), refuses foreign hosts (421) and long
+    bodies (413), answers preflight requests, adds headers of safety and CORS, and turns
+    what escapes the application into an error 500. Once a request has ended, it calls
+    ``finished``.
 
     Attributes:
         in_flight: requests that are being answered.
@@ -148,7 +143,7 @@ class Guard:
     async def _answer(self, exchange: _Exchange, headers: Mapping[str, str]) -> None:
         """Call the application unless the head of the request forbids it."""
         try:
-            self._check(exchange.scope, headers)
+            self._check(headers)
             is_preflight = self._is_preflight(exchange.scope, headers)
             app = _PREFLIGHT if is_preflight else self._app
             await app(exchange.scope, exchange.receive, exchange.send)
@@ -161,18 +156,8 @@ class Guard:
             if not (exchange.is_started or exchange.is_refused or exchange.is_gone):
                 await exchange.fail(RuntimeError("the application gave no answer"))
 
-    def _check(self, scope: Scope, headers: Mapping[str, str]) -> None:
+    def _check(self, headers: Mapping[str, str]) -> None:
         """Check the head of a request."""
-        size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > MOST_HEADERS:
-            raise ServingError(
-                431,
-                "headers_too_large",
-                f"the headers have at most {MOST_HEADERS:,} bytes, not {size:,}: send"
-                " fewer cookies",
-                limit=MOST_HEADERS,
-                given=size,
-            )
         host = _host_name(headers.get("host", ""))
         if self._hosts and host and host not in self._hosts:
             raise ServingError(
@@ -182,19 +167,7 @@ class Guard:
                 " its operator allow this one (--allowed_host)",
                 field="Host",
             )
-        if "content-length" in headers and "transfer-encoding" in headers:
-            raise ServingError(
-                400,
-                "bad_length",
-                "Content-Length must be absent, as Transfer-Encoding is there: send one"
-                " of them",
-            )
-        length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()):
-            raise ServingError(
-                400, "bad_length", "Content-Length must be a whole number: correct it"
-            )
-        if len(length) > 18 or int(length) > self.config.max_body:
+        if int(headers.get("content-length", "0")) > self.config.max_body:
             raise _too_large(self.config)
 
     def _is_preflight(self, scope: Scope, headers: Mapping[str, str]) -> bool:
@@ -235,7 +208,6 @@ class _Exchange:
         self._guard, self._call, self._receive, self._send = guard, call, receive, send
         self._headers = {"x-request-id": call.id, **guard.cors(headers)}
         self._closes = _closes(scope, headers)
-        self._deadline: float | None = None
         self._size = 0
         self._is_read = False
         self.is_started = self.is_complete = self.is_refused = self.is_gone = False
@@ -244,21 +216,15 @@ class _Exchange:
         """Return the next part of the body within its limits, or the disconnection."""
         if self.is_refused or self.is_gone:
             return _DISCONNECT
-        loop, config = asyncio.get_running_loop(), self._guard.config
-        if self._deadline is None:
-            self._deadline = loop.time() + config.body_timeout
-        try:
-            async with asyncio.timeout_at(None if self._is_read else self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            return await self._stop(_too_slow(config))
+        message = await self._receive()
         if message["type"] == "http.disconnect":
             self.is_gone = True
             return message
         self._size += len(message.get("body", b""))
         self._is_read = not message.get("more_body", False)
-        if self._size > config.max_body:
-            return await self._stop(_too_large(config))
+        if self._size > self._guard.config.max_body:
+            await self.refuse(_too_large(self._guard.config))
+            return _DISCONNECT
         return message
 
     async def send(self, message: Message) -> None:
@@ -281,10 +247,6 @@ class _Exchange:
         self._call.refused(error)
         await self.refuse(error)
 
-    async def _stop(self, error: ServingError) -> Message:
-        await self.refuse(error)
-        return _DISCONNECT
-
     async def _emit(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.is_started = True
@@ -297,27 +259,20 @@ class _Exchange:
             self.is_complete = not message.get("more_body", False)
 
     async def _drop_body(self) -> None:
-        """Read the rest of the body, within its time.
+        """Read the rest of the body.
 
         A connection that is closed with unread bytes is reset, and the client, such as
         a proxy, may lose the answer.
         """
-        loop = asyncio.get_running_loop()
-        deadline = self._deadline or loop.time() + self._guard.config.body_timeout
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                while not (self._is_read or self.is_gone):
-                    message = await self._receive()
-                    self.is_gone = message["type"] == "http.disconnect"
-                    self._is_read = not message.get("more_body", False)
+        while not (self._is_read or self.is_gone):
+            message = await self._receive()
+            self.is_gone = message["type"] == "http.disconnect"
+            self._is_read = not message.get("more_body", False)
 
     def _complete_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
         headers = MutableHeaders(raw=list(message.get("headers", ())))
         for name, value in (_HEADERS | self._headers).items():
             headers.setdefault(name, value)
-        # After 413 the server reads the rest and drops it, see _drop_body.
-        if message["status"] == 408 or self._call.code == "bad_length":
-            headers.setdefault("connection", "close")
         return headers.raw
 
 
@@ -364,13 +319,4 @@ def _too_large(config: ServingConfig) -> ServingError:
         f"the body has more than {config.max_body:,} bytes: send it in several"
         " requests",
         limit=config.max_body,
-    )
-
-
-def _too_slow(config: ServingConfig) -> ServingError:
-    return ServingError(
-        408,
-        "slow_body",
-        f"the body took more than {config.body_timeout:g} seconds: send it faster",
-        limit=config.body_timeout,
     )

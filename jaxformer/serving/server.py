@@ -21,7 +21,6 @@ from jaxformer.files import describe
 from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig, Site
-from jaxformer.serving.connections import limited
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
@@ -29,6 +28,7 @@ from jaxformer.serving.service import Service
 from jaxformer.serving.terms import load_glossaries
 
 _KEEP_ALIVE = 5  # seconds
+_MOST_HEAD = 65_536  # bytes of the head of a request, with its query
 
 
 def serve(
@@ -145,7 +145,9 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=limited(config),
+                http="h11",
+                h11_max_incomplete_event_size=_MOST_HEAD,
+                limit_concurrency=config.connections,
                 ws="none",
                 loop="asyncio",
                 lifespan="on",

@@ -86,7 +86,6 @@ class Soak:
             self._slow: 2,
             self._bad: 6,
             self._hang_up: 8,
-            self._stall: 1,
         }
         with contextlib.closing(Client(self._load.port)) as client:
             while time.monotonic() < end:
@@ -137,12 +136,6 @@ class Soak:
         method = "POST" if body else "GET"
         answer = await client.ask(path, body.encode(), method=method)
         self._check("bad", answer, True, status)
-
-    async def _stall(self, client: Client, draw: random.Random, pick: Pick) -> None:
-        """Wait for an answer to half of a body."""
-        body = self._load.body(pick(1))
-        answer = await client.ask("/translate", body, pause=math.inf)
-        self._check("half a body", answer, True, 408)
 
     async def _hang_up(self, client: Client, draw: random.Random, pick: Pick) -> None:
         """Leave before the answer, perhaps in the middle of the request."""

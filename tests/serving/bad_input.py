@@ -284,7 +284,6 @@ RAW = {
     "HTTP/1.0": b"GET /languages HTTP/1.0\r\n\r\n",
     "negative length": _POST + b"Content-Length: -1\r\n\r\n",
     "short length": _POST + b"Content-Length: 1\r\n\r\n{}",
-    "long length": _POST + b"Content-Length: 9\r\n\r\n{}",
     "two lengths": _POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
     "length and chunks": (
         _POST + _CHUNKED + b"Content-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n"

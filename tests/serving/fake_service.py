@@ -11,7 +11,6 @@ from serving.fake_engine import FakeEngine
 
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
-from jaxformer.serving.connections import limited
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
 
@@ -48,7 +47,7 @@ def served(service):
     config = uvicorn.Config(
         make_app(service),
         port=0,
-        http=limited(service.config),
+        http="h11",
         ws="none",
         loop="asyncio",
         log_config=None,

@@ -14,7 +14,7 @@ from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.guard import Guard
 
-CONFIG = ServingConfig(max_body=2048, body_timeout=10)
+CONFIG = ServingConfig(max_body=2048)
 TEXT = "a very secret message"
 
 
