@@ -17,7 +17,7 @@ from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import say, warn, write_record
+from jaxformer.cli.output import write_record
 from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
@@ -26,15 +26,11 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
 from jaxformer.training import memory
-from jaxformer.training.ahead_of_time import compile_training_step
-from jaxformer.training.topologies import MACHINES, parse_topology
 
 EXAMPLE = """
 examples:
   jaxformer info --workdir=runs/quickstart
   jaxformer info --config=configs/paper/ende_big.py --devices=8
-  jaxformer info --config=configs/paper/ende_big.py --compile_for=v5e:2x4 \\
-      --config.model.dtype=bfloat16
 
 Prints one JSON object. Of a run: the configuration, the parameters of each part, the
 folder that it was `imported` from, if it was, and then no settings of training, the
@@ -45,26 +41,7 @@ would not be seen, of an earlier version or of a process killed while it saved.
 
 Of a configuration: the parameters, and for each engine the bytes of parameters,
 optimizer, average and gradients on each device; activations come on top. Nothing is
-trained and no data is read; the devices need not be there. With --compile_for the
-training step is compiled for these devices, by their compiler, which can take minutes:
-
-  batch             rows and length of the longest batch, of all devices; the rest is
-                    of one device and one step
-  compiler_options  options of XLA, without which its compiler fails
-  memory            bytes: the state, temporary arrays, the program's instructions, the
-                    total, what the device has, and what JAX takes of it by default:
-                    three quarters of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION), or a TPU
-  fits              whether the total is available; the exit code is 0 either way
-  flops             of the model's matmuls
-  compiler_flops    as the compiler counts them; null on GPUs and with loops
-  bytes_moved       by the main memory
-  bytes_exchanged   of the whole arrays that devices gather, sum or pass on, by kind
-  kernels           programs that the device starts one after another
-  seconds           the least time by the published peak and bandwidth, not measured
-  share_of_peak     flops / peak / seconds, which no run can exceed
-  compiled_in       seconds that the compiler took
-
-Slices of TPU are named by their shape, as in v5e:2x4; GPUs are counted, as in h200:8.
+trained and no data is read; the devices need not be there.
 """
 
 
@@ -82,12 +59,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --config: devices to share the work (default: those here)",
     )
-    parser.add_argument(
-        "--compile_for",
-        metavar="NAME:SHAPE",
-        help="with --config: devices to compile the training step for, which need not"
-        " be there: " + ", ".join(MACHINES),
-    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -97,10 +68,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:
-    if options.overrides or options.devices is not None or options.compile_for:
+    if options.overrides or options.devices is not None:
         raise UsageError(
-            "--devices, --compile_for and --config.SECTION.KEY=VALUE are for a"
-            " configuration: give --config=FILE"
+            "--devices and --config.SECTION.KEY=VALUE are for a configuration: give"
+            " --config=FILE"
         )
     config = configuration.load(options.workdir / "config.json")
     settings, imported = dataclasses.asdict(config), {}
@@ -118,44 +89,12 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     config = configuration.parse(config_file.read(options.config, options.overrides))
-    if options.compile_for is not None:
-        return _compiled(config, options)
     devices = jax.device_count() if options.devices is None else options.devices
     engines = ("jit", "pmap", "mesh") if devices > 1 else ("jit",)
     return {
         "parameters": _parameters(config.model),
         "devices": devices,
         "memory": {engine: _memory(config, engine, devices) for engine in engines},
-    }
-
-
-def _compiled(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
-    if options.devices is not None:
-        raise UsageError(
-            "--compile_for says how many devices there are: drop --devices"
-        )
-    topology = parse_topology(options.compile_for)
-    # Nothing runs: no device of this machine is taken. JAX cannot read a program for
-    # absent devices from its cache, and warns.
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)
-    say(
-        f"compiling the training step for {options.compile_for}, which can take minutes"
-        " (model.scan_layers=True compiles sooner)"
-    )
-    found = compile_training_step(config, topology)
-    rows, length = found.batch["target"]
-    if rows * length > config.data.tokens_per_batch:
-        warn(
-            f"the batch has {rows} rows of {length} tokens, more than"
-            f" data.tokens_per_batch={config.data.tokens_per_batch}: rows are filled up"
-            " to a multiple of the devices"
-        )
-    return {
-        "parameters": _parameters(config.model),
-        "compiled_for": options.compile_for,
-        **dataclasses.asdict(found),
-        "fits": found.memory.fits,
     }
 
 

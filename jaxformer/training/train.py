@@ -31,7 +31,7 @@ from jaxformer import bucket, signals
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import Base
 from jaxformer.checkpoints.saved import SavedCheckpoints
-from jaxformer.data.batching import Batch
+from jaxformer.data.batching import Batch, round_down, round_up
 from jaxformer.data.packing import RowShape
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
@@ -40,7 +40,6 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.records import Validator, last_step
-from jaxformer.training.ahead_of_time import largest_batch
 from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
@@ -52,6 +51,7 @@ from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Progress, hash_validation
 from jaxformer.training.run import Run, open_run, validation_batches
 from jaxformer.training.state import TrainState
+from jaxformer.training.step import SEGMENTS
 from jaxformer.training.warm_start import load_initial, restart_schedule
 from jaxformer.typing import PyTree
 
@@ -333,3 +333,32 @@ def _refuse_lost_checkpoints(run: Run) -> None:
             f"{run.directory} has the record of {made} steps and no checkpoint: {cure},"
             " or remove metrics.jsonl and samples.jsonl to begin again"
         )
+
+
+def largest_batch(config: RunConfig, multiple: int) -> dict[str, tuple[int, int]]:
+    """Return the batch of a run with the longest rows, whose attention takes most.
+
+    Args:
+        config: of the run.
+        multiple: of which the rows are one.
+    """
+    data = config.data
+    length = (
+        round_up(
+            max(data.packed_length, data.max_length),
+            data.shape_multiple,
+            data.tokens_per_batch,
+        )
+        if data.packing
+        else data.window or data.max_length
+    )
+    rows = max(round_down(data.tokens_per_batch // length, data.shape_multiple), 1)
+    names = ("source", "target", *(SEGMENTS if data.packing else ()))
+    if data.one_sided and data.labels_per_text is None:
+        names = names[1::2]
+    batch = dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
+    if data.labels_per_text is not None:
+        batch["target"] = (batch["target"][0], data.labels_per_text)
+    if data.whole_words:
+        batch["continues"] = batch.get("source", batch["target"])
+    return batch

@@ -8,14 +8,17 @@ the exact bytes of the state.
         --meshes=8x1x1,2x4x1,2x2x2
     python scripts/benchmark/memory.py --models=big --platform=cuda \
         --config.model.dtype=bfloat16
+    python scripts/benchmark/memory.py --models=big --topology=v5e:2x4 --meshes=pmap \
+        --config.model.dtype=bfloat16
 
 No parameter is allocated. The batch is the paper's: 25,000 tokens a side over all
 devices, in rows of 128. A mesh is data x fsdp x tensor, and 1x1x1 is the engine `jit`;
 `pmap` compiles the engine of that name. On CPU (the default) the devices are virtual.
 The CPU's compiler computes attention's gradients and all of float16 in float32 and
 undoes the rematerialisation of looped layers, so that its temporary memory is no GPU's:
-on a machine with GPUs use --platform=cuda. Any key of the configuration can be set as
-for `jaxformer train`.
+on a machine with GPUs use --platform=cuda. --topology compiles for devices that need
+not be there: h200:COUNT, or a slice of v5e, v5p or v6e. Any key of the configuration
+can be set as for `jaxformer train`.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ def main() -> None:
     parser.add_argument("--rematerialization", default="none")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--platform", default="cpu")
+    parser.add_argument("--topology", help="such as h200:8 or v5e:2x4")
     options, overrides = parser.parse_known_args()
     # Before JAX is imported.
     os.environ["JAX_PLATFORMS"] = options.platform
@@ -83,11 +87,17 @@ def measure(
 
     from jaxformer.models.seq2seq import Transformer
     from jaxformer.training import memory
-    from jaxformer.training.ahead_of_time import compile_step, largest_batch
     from jaxformer.training.engines import make_engine
     from jaxformer.training.mesh import row_shards
+    from jaxformer.training.train import largest_batch
+    from topologies import compile_step, devices_of
 
-    if jax.device_count() != options.devices:
+    if options.topology:
+        jax.config.update("jax_enable_compilation_cache", False)
+        devices = devices_of(options.topology)
+    elif jax.device_count() == options.devices:
+        devices = jax.devices()
+    else:
         raise SystemExit(
             f"--devices={options.devices}, and this machine has {jax.device_count()}:"
             " say how many it has"
@@ -97,10 +107,10 @@ def measure(
     expected = memory.count_bytes(
         config.model,
         training,
-        memory.abstract_mesh(training.engine, options.devices, training),
+        memory.abstract_mesh(training.engine, len(devices), training),
     )
     begun = time.monotonic()
-    engine = make_engine(Transformer(config.model), training)
+    engine = make_engine(Transformer(config.model), training, devices)
     multiple = row_shards(engine.mesh) * training.accumulation_steps
     shapes = largest_batch(config, multiple)
     found = compile_step(engine, shapes).memory_analysis()

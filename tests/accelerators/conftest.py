@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import importlib.util
 import math
+import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,11 +21,9 @@ from jaxformer.cli import config_file
 from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
-from jaxformer.training.ahead_of_time import Shapes, compile_step
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.mesh import row_shards
-from jaxformer.training.program import Program
-from jaxformer.training.topologies import devices_of, parse_topology
+from topologies import compile_step, devices_of
 
 COMPILERS = {"v": "libtpu", "h": "jax_cuda12_plugin"}
 
@@ -34,22 +34,22 @@ class Step:
 
     config: RunConfig
     engine: Engine
-    shapes: Shapes
+    shapes: dict[str, tuple[int, int]]
     compiled: Any
     compiled_in: float
 
     @functools.cached_property
-    def program(self) -> Program:
-        return Program(self.compiled.as_text())
+    def text(self) -> str:
+        return self.compiled.as_text()
 
-    def evaluation(self) -> Program:
+    def evaluation(self) -> str:
         """Compile the evaluation step for the same batch."""
         batch = {
             name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.engine.rows)
             for name, shape in self.shapes.items()
         }
         weights = self.engine.abstract().weights
-        return Program(self.engine.eval_step.lower(weights, batch).compile().as_text())
+        return self.engine.eval_step.lower(weights, batch).compile().as_text()
 
     @property
     def rows(self) -> int:
@@ -74,6 +74,26 @@ class Step:
             leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
             for leaf, sharding in leaves
         )
+
+
+def arrays(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the type and shape of every array of a compiled program."""
+    for dtype, lengths in re.findall(r"\b([a-z]\w*)\[([\d,]+)\]", text):
+        yield dtype, tuple(map(int, lengths.split(",")))
+
+
+def exchanges(text: str) -> set[str]:
+    """Return the kinds of collectives of a compiled program."""
+    kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+    return set(re.findall(rf" ({kinds})(?:-start)?\(", text))
+
+
+def host_calls(text: str) -> list[str]:
+    """Return what goes to the host or comes from it."""
+    return re.findall(
+        r' (?:infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:Host|callback)',
+        text,
+    )
 
 
 def need(topology: str) -> None:
@@ -106,7 +126,7 @@ def _compiled(
     engine = make_engine(
         make_model(config.model),
         config.training,
-        devices_of(parse_topology(topology)),
+        devices_of(topology),
     )
     names = ["source", "target"]
     names += ["source_segments", "target_segments"] * packed

@@ -12,10 +12,8 @@ import pytest
 import jaxformer
 import runs
 from jaxformer.cli import config_file
-from jaxformer.cli import info as info_command
 from jaxformer.models.seq2seq import count_parameters
 from jaxformer.runs.config import parse
-from jaxformer.training.ahead_of_time import Compiled, DeviceMemory
 from jaxformer.training.memory import abstract_mesh, count_bytes
 
 FILE = runs.ROOT / "configs" / "reverse.py"
@@ -107,38 +105,6 @@ def test_memory_of_a_configuration(info, tmp_path, monkeypatch):
         assert {name: entry[name] for name in asdict(found)} == asdict(found)
         assert entry["total"] == found.total
     assert list(info(f"--config={FILE}", "--devices=1")["memory"]) == ["jit"]
-
-
-def test_a_step_for_absent_devices(call, monkeypatch):
-    """Standard error says that it takes long, and that the batch is not the one asked
-    for. A step that does not fit is a result, not an error.
-    """
-    shapes = dict.fromkeys(("source", "target"), (64, 16))
-    found = Compiled(
-        batch=shapes,
-        compiler_options={},
-        memory=DeviceMemory(3, 1, 0, total=4, device=4, available=3),
-        flops=1.0,
-        compiler_flops=None,
-        bytes_moved=1,
-        bytes_exchanged={},
-        kernels=1,
-        seconds=1.0,
-        share_of_peak=0.5,
-        compiled_in=1.0,
-    )
-    monkeypatch.setattr(info_command, "compile_training_step", lambda *_: found)
-    changed = []
-    monkeypatch.setattr(jax.config, "update", lambda *one: changed.append(one))
-    given = (f"--config={FILE}", "--compile_for=H200:64")
-    for tokens, lines in ((1024, 1), (1023, 2)):
-        outcome = call("info", *given, f"--config.data.tokens_per_batch={tokens}")
-        assert (outcome.code, json.loads(outcome.out)["fits"]) == (0, False)
-        said = outcome.err.splitlines()
-        assert len(said) == lines
-        assert "for H200:64, which can take minutes" in said[0]
-    assert ("jax_platforms", "cpu") in changed
-    assert "64 rows of 16 tokens, more than data.tokens_per_batch=1023" in said[1]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import complete_config
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.ahead_of_time import largest_batch
 from jaxformer.training.display import describe
 from jaxformer.training.introduction import _introduce_schedule
 from jaxformer.training.loop import write_log
@@ -26,6 +25,7 @@ from jaxformer.training.progress import Progress
 from jaxformer.training.run import open_run, validation_batches
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
+from jaxformer.training.train import largest_batch
 from jaxformer.training.warm_start import load_initial
 
 LABELS = {"labelled": 3, "scored": 1, "tagged": 2, "spans": 2}
