@@ -176,7 +176,7 @@ def list_averages(run: Path) -> list[Average]:
 
 
 def read_average(path: Path) -> Average:
-    """Read what an average was made of, and check the names and sizes of its files.
+    """Read what an average was made of.
 
     Args:
         path: its folder.
@@ -184,7 +184,6 @@ def read_average(path: Path) -> Average:
     Raises:
         InputError: it is damaged.
     """
-    folder.check(path, ["params"], contents=False)
     record = folder.read_record(path)
     if record.keys() - {"base"} != {"steps", "vocabulary", "time"}:
         raise folder.damaged(path, "its record is not that of an average")

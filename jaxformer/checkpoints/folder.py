@@ -9,10 +9,8 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import shutil
 import sys
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -36,10 +34,8 @@ files.
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Part of the name of a checkpoint that is not yet whole."""
 
-# Files of orbax: the record of a checkpoint, its scores, and what each tree of arrays
-# needs.
+# Files of orbax: the record of a checkpoint, and its scores.
 _RECORD, _SCORES = "_CHECKPOINT_METADATA", "metrics/metrics"
-_TREE_METADATA, _TREE_MANIFEST = "_METADATA", "manifest.ocdbt"
 
 _CURE = (
     "restore it from a copy, choose another by --checkpoint, or remove it to resume"
@@ -123,8 +119,7 @@ def hash_tree(path: Path, name: str) -> str:
     Raises:
         InputError: the checkpoint is damaged, or was removed.
     """
-    check(path, [name], contents=False)
-    if is_sealed(path):
+    if (path / CHECKSUMS).exists():
         sums = _read_json(path, CHECKSUMS)
     else:
         bucket.fetch(path, [name])
@@ -133,40 +128,22 @@ def hash_tree(path: Path, name: str) -> str:
     return hashlib.sha256(json.dumps(of_tree).encode()).hexdigest()
 
 
-def is_sealed(path: Path) -> bool:
-    """Return whether a checkpoint has checksums; one of earlier versions has none."""
-    return (path / CHECKSUMS).exists()
-
-
-def check(path: Path, names: Iterable[str] = (), *, contents: bool = True) -> None:
-    """Check that a checkpoint is whole: its record, and some of its trees.
-
-    Checkpoints of earlier versions have no checksums: only the presence of their files
-    is checked.
-
-    Args:
-        path: the folder.
-        names: trees to check in addition to the record.
-        contents: whether to read the files and compare their checksums, or only their
-            sizes.
+def verify(path: Path, names: Iterable[str] = ()) -> None:
+    """Compare the checksums of the record of a checkpoint and of some of its trees. One
+    of earlier versions, or of a process killed while it saved, has none.
 
     Raises:
-        InputError: a file is missing or has changed, or the checkpoint was removed.
+        InputError: a file is missing or has changed.
     """
-    described = [_RECORD, *(f"{name}/{_TREE_METADATA}" for name in names)]
-    needed = [*described, *(f"{name}/{_TREE_MANIFEST}" for name in names)]
-    if contents:
-        bucket.fetch(path, [*names])
-    with _reading(path):
-        sums = _read_json(path, CHECKSUMS) if is_sealed(path) else {}
-        of_these = [file for file in sums if file.split("/")[0] in (_RECORD, *names)]
-        for file in dict.fromkeys([*needed, *of_these]):
+    bucket.fetch(path, [*names])
+    if not (path / CHECKSUMS).exists():
+        return
+    for file, saved in _read_json(path, CHECKSUMS).items():
+        if file.split("/")[0] in (_RECORD, *names):
             if not (path / file).is_file():
                 raise damaged(path, f"{file} is missing")
-            if file in sums:
-                _compare(path, file, *sums[file], contents=contents)
-        for file in described:
-            _read_json(path, file)
+            if _sum(path / file) != saved:
+                raise damaged(path, f"{file} has changed since it was saved")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -175,7 +152,7 @@ def read_record(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it is damaged, or the checkpoint was removed.
     """
-    check(path)
+    verify(path)
     return _read_json(path, _RECORD).get("custom_metadata") or {}
 
 
@@ -194,8 +171,8 @@ def read_shapes(path: Path, name: str) -> PyTree:
     Raises:
         InputError: it is damaged, or the checkpoint was removed.
     """
-    check(path, [name])
-    with _reading(path, checked=is_sealed(path)):
+    verify(path, [name])
+    with _reading(path):
         tree = _metadata(path, [name])[name]
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
@@ -209,7 +186,7 @@ def restore(
     like: Mapping[str, PyTree],
     *,
     partial: bool = False,
-    verify: bool = True,
+    checked: bool = False,
 ) -> dict[str, PyTree]:
     """Read trees of a checkpoint in the shapes and types of the trees given by name.
 
@@ -221,14 +198,15 @@ def restore(
             sharding is read straight into it, each process its own shards; everything
             else goes to the first device of this process.
         partial: whether the saved trees may have further entries, which are not read.
-        verify: whether to read the files and compare their checksums first.
+        checked: whether :func:`verify` was called before.
 
     Raises:
         InputError: the checkpoint is of another model, it is damaged, it was removed,
             or a parameter is not finite.
     """
-    check(path, like, contents=verify)
-    with _reading(path, checked=is_sealed(path)):
+    if not checked:
+        verify(path, like)
+    with _reading(path):
         saved = _metadata(path, like)
         for name, tree in like.items():
             there = saved[name]
@@ -262,94 +240,45 @@ def _where(path: Path) -> str:
 
 
 def damaged(path: Path, what: str) -> InputError:
-    """Build the error for a checkpoint that is damaged or being removed."""
-    if _is_going(path):
-        return InputError(
-            f"{_where(path)} was removed while it was read: training keeps only the"
-            " latest and the best; run the command again"
-        )
+    """Build the error for a checkpoint that is damaged."""
     return InputError(f"{_where(path)} is damaged: {what}; {_CURE}")
 
 
 @contextlib.contextmanager
-def _reading(path: Path, *, checked: bool = False) -> Iterator[None]:
-    """Word what goes wrong while files of a checkpoint are read.
-
-    Args:
-        path: the folder.
-        checked: whether the checksums were right, so that an error is no damage.
-    """
-    changed = path.is_dir() and path.stat().st_ctime_ns
+def _reading(path: Path) -> Iterator[None]:
+    """Word what goes wrong while orbax reads a checkpoint."""
     try:
         yield
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
         raise
-    except PermissionError as error:
-        raise InputError(
-            f"cannot read {_where(path)}: {first_line(error)}; change its permissions"
-        ) from error
     except Exception as error:
         signals.check()  # orbax words a signal as an error of its own
-        if checked and not _is_going(path):
-            if path.stat().st_ctime_ns == changed:
-                raise
-            what = "was replaced while it was read: run the command again"
-            raise InputError(f"{_where(path)} {what}") from error
-        raise damaged(path, f"orbax cannot read it ({first_line(error)})") from error
-
-
-def _is_going(path: Path) -> bool:
-    """Check whether a folder is being removed by another process, such as training
-    that keeps the latest.
-    """
-
-    def count() -> int:
-        return sum(len(folders) + len(files) for _, folders, files in os.walk(path))
-
-    before = count()
-    if path.is_dir():
-        time.sleep(0.1)
-    return not path.is_dir() or count() < before
+        reason = f"cannot read {_where(path)}: {first_line(error)}"
+        raise InputError(f"{reason}; {_CURE}") from error
 
 
 def _read_json(path: Path, file: str) -> dict[str, Any]:
     content = None
-    bucket.fetch(path, [file])
-    with contextlib.suppress(ValueError, RecursionError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         content = json.loads((path / file).read_bytes())
     if not isinstance(content, dict):
-        raise damaged(path, f"{Path(file).name} is not valid JSON")
+        raise damaged(path, f"{Path(file).name} is missing or no valid JSON")
     return content
 
 
-def _compare(
-    path: Path, file: str, size: int, checksum: str, *, contents: bool
-) -> None:
-    found = (path / file).stat().st_size
-    if found != size:
-        raise damaged(
-            path, f"{file} has {found:,} bytes, and {size:,} when it was saved"
-        )
-    if contents and _checksum(path / file) != checksum:
-        raise damaged(path, f"the content of {file} has changed since it was saved")
-
-
 def _compute_sums(path: Path) -> dict[str, list[Any]]:
-    """Return the size and the checksum of every file in a folder, by its path there."""
+    """Return the checksum of every file in a folder, by its path there."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    return {
-        file.relative_to(path).as_posix(): [file.stat().st_size, _checksum(file)]
-        for file in files
-    }
+    return {file.relative_to(path).as_posix(): _sum(file) for file in files}
 
 
-def _checksum(file: Path) -> str:
-    """Compute the CRC-32 of a file, in hex."""
-    found = 0
+def _sum(file: Path) -> list[Any]:
+    """Return the size and the CRC-32, in hex, of a file."""
+    found = size = 0
     with file.open("rb") as content:
         for block in iter(lambda: content.read(1 << 20), b""):
-            found = zlib.crc32(block, found)
-    return f"{found:08x}"
+            found, size = zlib.crc32(block, found), size + len(block)
+    return [size, f"{found:08x}"]
 
 
 def _check_finite(path: Path, parameters: PyTree) -> None:

@@ -146,7 +146,7 @@ class SavedParameters(NamedTuple):
         for key in sorted(like, key=lambda key: -sizes[key]):
             wanted = {"params": {key: like[key]}}
             found |= convert(
-                folder.restore(self.path, wanted, partial=True, verify=False)["params"]
+                folder.restore(self.path, wanted, partial=True, checked=True)["params"]
             )
             gc.collect()  # orbax keeps arrays in cycles
         return found
@@ -169,7 +169,6 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
     checkpoints = open_to_read(run / "checkpoints", best_metric)
     step = checkpoints.find(which)
     path = checkpoints.path(step)
-    folder.check(path, ["params"], contents=False)
     record = checkpoints.progress(step)
     if "vocabulary" not in record:
         raise folder.damaged(path, "its record does not name the vocabulary")

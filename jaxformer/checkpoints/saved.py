@@ -115,16 +115,6 @@ class SavedCheckpoints:
         kept = progress.get("scores") if progress.get("evaluated") == step else None
         return kept or folder.read_scores(self.path(step))
 
-    def check(self, step: int) -> None:
-        """Check that a checkpoint is whole, by the names and sizes of its files.
-
-        Raises:
-            InputError: it is damaged, or was removed.
-        """
-        # An imported one has parameters only.
-        training = () if IMPORTED in self.progress(step) else ("training",)
-        folder.check(self.path(step), ["params", *training], contents=False)
-
     def restore(self, step: int, **like: PyTree) -> dict[str, PyTree]:
         """Read ``params``, ``training`` or both in the shapes, types and placement of
         the trees given by name.

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 
 from jaxformer.checkpoints.average import average_folders, read_average
-from jaxformer.checkpoints.folder import is_sealed
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
@@ -35,9 +34,8 @@ examples:
 Prints one JSON object. Of a run: the configuration, the parameters of each part, the
 folder that it was `imported` from, if it was, and then no settings of training, the
 checkpoints with the scores of their evaluation, the averages with the steps that went
-in, and the test scores; `damaged` lists what is wrong with checkpoints and averages, by
-the names and sizes of their files; `without_checksums` those in which a changed byte
-would not be seen, of an earlier version or of a process killed while it saved.
+in, and the test scores; `damaged` lists the checkpoints and averages whose record
+cannot be read. Their arrays are checked where they are used.
 
 Of a configuration: the parameters, and for each engine the bytes of parameters,
 optimizer, average and gradients on each device; activations come on top. Nothing is
@@ -115,20 +113,16 @@ def _parameters(model: TransformerConfig) -> dict[str, int]:
 def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
     """Describe checkpoints and averages, and list the damaged ones."""
     damaged: list[str] = []
-    averages, unsealed = {}, []
+    averages = {}
     for path in average_folders(run):
         with _noting(damaged):
             averages[path.name] = read_average(path).steps
-            if not is_sealed(path):
-                unsealed.append(f"average/{path.name}")
     checkpoints = SavedCheckpoints(run / "checkpoints", best_metric)
     found, best, base = {}, None, None
     for step in checkpoints.steps:
         with _noting(damaged):
             found[str(step)] = checkpoints.scores(step)
-            checkpoints.check(step)
-            if not is_sealed(checkpoints.path(step)):
-                unsealed.append(str(step))
+            checkpoints.progress(step)
     with _noting(damaged):
         best = checkpoints.best()
         if checkpoints.steps:
@@ -139,7 +133,6 @@ def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
         "checkpoints": found,
         "averages": averages,
         **({} if base is None else {"base": base}),
-        **({"without_checksums": unsealed} if unsealed else {}),
         **({"damaged": list(dict.fromkeys(damaged))} if damaged else {}),
     }
 

@@ -163,7 +163,7 @@ class Evidence:
         with _needed():
             checkpoints = SavedCheckpoints(self.directory / "checkpoints")
             for step in checkpoints.steps:
-                checkpoints.check(step)
+                checkpoints.progress(step)
             return checkpoints.steps
 
     @ReadOnce

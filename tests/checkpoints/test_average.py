@@ -118,7 +118,7 @@ def test_an_average_is_found_and_read(run, checkpoints):
         saved = find_parameters(run, which, "bleu")
         assert (saved.name, saved.vocabulary) == (name, "abc")
         assert_trees_equal(saved.load(params(0)), average(checkpoints, steps))
-        with pytest.raises(InputError, match="training/_METADATA is missing"):
+        with pytest.raises(InputError, match="cannot read checkpoint"):
             folder.read_shapes(saved.path, "training")
     assert [path.name for path in average_folders(run)] == ["a", "last-2"]
 

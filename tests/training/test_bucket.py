@@ -17,6 +17,7 @@ from training.little import (
 
 from jaxformer import bucket
 from jaxformer.bucket import locks, mirror
+from jaxformer.checkpoints.folder import verify
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 from jaxformer.training import train as training
@@ -93,7 +94,7 @@ def test_what_is_in_the_bucket_after_every_write(writes, straight):
         steps = checkpoints.steps
         assert max([0, *steps]) >= latest
         for step in steps:
-            checkpoints.check(step)
+            verify(checkpoints.path(step), ["params", "training"])
         if max([0, *steps]) > latest:
             latest = steps[-1]
             expected = read_checkpoint(straight, latest) if latest == 12 else None
