@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from jaxformer import bucket
 from jaxformer.errors import InputError
 
 LOCK = ".lock"
@@ -80,7 +79,6 @@ def check_writable(directory: Path, *names: str) -> None:
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise cannot_write(directory, error) from None
-    bucket.check_writable(directory)
 
 
 def find_descriptor(path: Path) -> int | None:

@@ -124,7 +124,7 @@ def save_average(
         " it has ended"
     )
     make_folder(path.parent, "--workdir")
-    with hold(path.parent, refusal), bucket.hold(path.parent, refusal):
+    with hold(path.parent, refusal):
         # The newest stays the newest after the clock was set back.
         now = time.time()
         for other in average_folders(run):

@@ -193,7 +193,6 @@ def write_result(
         named = {"hypotheses": output.name, "hypotheses_sha256": digest}
         entry = {**record, **named}
     with in_turn(directory):
-        bucket.refresh(directory / "results.json")
         records = finite({**read_results(directory), name: entry})
         if output is not None:
             write_whole(output, text)

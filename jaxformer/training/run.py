@@ -87,8 +87,7 @@ class Run:
             f"another process trains in {self.directory}: wait until it ends, or choose"
             " another --workdir"
         )
-        held = bucket.hold(self.directory, refusal)
-        with hold(self.directory, refusal), held:
+        with hold(self.directory, refusal):
             try:
                 configuration.save(self.config, self.directory / "config.json")
                 self.vocabularies.save(self.directory / "vocabulary")

@@ -16,7 +16,6 @@ from training.little import (
 )
 
 from jaxformer import bucket
-from jaxformer.bucket import locks, mirror
 from jaxformer.checkpoints.folder import verify
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
@@ -30,7 +29,6 @@ PATH = URL.removeprefix("fake:/")
 @pytest.fixture(autouse=True)
 def _bucket(monkeypatch):
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
-    monkeypatch.setattr(locks, "BEAT", 0.02)
     FakeBucket.reset()
     yield
     bucket.close()
@@ -49,19 +47,17 @@ def train(corpus):
 
 @pytest.fixture(scope="module")
 def writes(corpus):
-    """Return what the little run writes into a bucket, without its lock."""
+    """Return what the little run writes into a bucket."""
     FakeBucket.reset()
     with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
         patch.setattr(training, "make_engine", cached_make_engine)
         assert training.train(little_config(corpus), URL, score) == DONE
-    return [
-        (path, content) for path, content in FakeBucket.writes if ".lock" not in path
-    ]
+    return [*FakeBucket.writes]
 
 
 def test_a_run_in_a_bucket(train, straight):
-    """It leaves the same parameters and records as one on a disk, the same files, and
-    no lock; the same command again has nothing to do.
+    """It leaves the same parameters and records as one on a disk, and the same files;
+    the same command again has nothing to do.
     """
     assert train() == DONE
     found = {path.removeprefix(f"{PATH}/") for path in FakeBucket.objects()}
@@ -117,7 +113,7 @@ def kills(writes):
     marks = [
         number
         for number, (path, content) in enumerate(writes)
-        if path.endswith(mirror.UNFINISHED) and content is None
+        if path.endswith(bucket.SEAL) and content is not None
     ]
     removed = next(
         number
@@ -133,7 +129,6 @@ def test_a_run_that_is_killed(writes, train, straight):
     for number in kills(writes):
         FakeBucket.reset(writes[:number])
         assert train() == DONE
-        assert not any(mirror.UNFINISHED in path for path in FakeBucket.objects())
         assert_same_run(bucket.open_directory(URL), straight)
         bucket.close()
 
@@ -161,9 +156,8 @@ def test_a_bucket_that_vanishes(train, straight):
     FakeBucket.break_by(nothing)
     line = bucket.reword(str(caught.value))
     assert line == (
-        f"could not save a checkpoint in {URL}/checkpoints: cannot write"
-        f" {URL}/checkpoints/8/.unfinished: no answer; the last good checkpoint is"
-        " step 6"
+        f"could not save a checkpoint in {URL}/checkpoints: cannot write {URL}: no"
+        " answer; the last good checkpoint is step 6"
     )
     assert steps_of(bucket.open_directory(URL)) == [4, 6]
     assert train() == DONE
@@ -190,10 +184,7 @@ def test_a_bucket_without_permission(train):
     FakeBucket.break_by(refuse)
     with pytest.raises(InputError) as caught:
         train()
-    assert str(caught.value) == (
-        f"cannot write {URL}/.writable: Forbidden; let this machine's account read and"
-        " write the bucket"
-    )
+    assert str(caught.value) == f"cannot write {URL}: Forbidden"
     assert FakeBucket.objects() == {}
 
 
@@ -208,14 +199,3 @@ def test_a_start_that_fails(train, monkeypatch):
     with pytest.raises(InputError, match=r"^no$"):
         train()
     assert FakeBucket.objects() == {}
-
-
-def test_two_writers(train):
-    """The second is refused while the first works."""
-    first = bucket.open_directory(URL)
-    with (
-        bucket.hold(first, "taken"),
-        pytest.raises(InputError, match=r"^another process trains in .* on \S+\)$"),
-    ):
-        train()
-    assert train() == DONE
