@@ -356,7 +356,9 @@ def largest_batch(config: RunConfig, multiple: int) -> dict[str, tuple[int, int]
     names = ("source", "target", *(SEGMENTS if data.packing else ()))
     if data.one_sided and data.labels_per_text is None:
         names = names[1::2]
-    batch = dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
+    batch: dict[str, tuple[int, int]] = dict.fromkeys(
+        names, (-(-rows // multiple) * multiple, length)
+    )
     if data.labels_per_text is not None:
         batch["target"] = (batch["target"][0], data.labels_per_text)
     if data.whole_words:
