@@ -1,6 +1,4 @@
-"""A server of files on this machine that fails on demand: it stalls, breaks off,
-forgets ranges, serves wrong files.
-"""
+"""A server of files on this machine that fails on demand."""
 
 import io
 import tarfile
@@ -81,83 +79,9 @@ def well(server, handler, content, start):
     _answer(handler, content, start)
 
 
-def without_ranges(server, handler, content, start):
-    _answer(handler, content, 0)
-
-
-def without_length(server, handler, content, start):
-    _head(handler, 200, None)
-    handler.wfile.write(content)
-
-
-def endless(server, handler, content, start):
-    _head(handler, 200, None)
-    try:
-        while not server.released.is_set():
-            handler.wfile.write(content)
-    except ConnectionError:
-        pass
-
-
-def break_off(after, ranges=True):
-    """Close the connection before the byte ``after`` of the file."""
-
-    def plan(server, handler, content, start):
-        _answer(handler, content, start if ranges else 0, after)
-
-    return plan
-
-
-def stall(after):
-    """Fall silent before the byte ``after`` of the file."""
-
-    def plan(server, handler, content, start):
-        _answer(handler, content, start, after)
-        handler.wfile.flush()
-        server.released.wait(20)
-
-    return plan
-
-
-def silent(server, handler, content, start):
-    server.released.wait(20)
-
-
-def chunked(broken=False):
-    def plan(server, handler, content, start):
-        handler.protocol_version = "HTTP/1.1"
-        handler.close_connection = True
-        _head(handler, 200, None, Transfer_Encoding="chunked")
-        half = len(content) // 2
-        handler.wfile.write(b"%x\r\n%s\r\n" % (half, content[:half]))
-        if not broken:
-            handler.wfile.write(
-                b"%x\r\n%s\r\n0\r\n\r\n" % (len(content) - half, content[half:])
-            )
-
-    return plan
-
-
-def other_range(server, handler, content, start):
-    _head(
-        handler,
-        206,
-        len(content),
-        Content_Range=f"bytes 0-{len(content) - 1}/{len(content)}",
-    )
-    handler.wfile.write(content)
-
-
 def status(code):
     def plan(server, handler, content, start):
         _head(handler, code, 0)
-
-    return plan
-
-
-def redirect(target, code=302):
-    def plan(server, handler, content, start):
-        _head(handler, code, 0, Location=target)
 
     return plan
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer.cli import config_file
-from jaxformer.data.wmt import find_task
+from jaxformer.data.sacrebleu_sets import find_direction
 from jaxformer.errors import InputError
 from jaxformer.models.cache import empty_cache
 from jaxformer.models.config import TransformerConfig
@@ -153,22 +153,20 @@ def test_shapes_are_those_of_accelerators(name):
     assert data.tokens_per_batch // data.max_length >= 8
 
 
-@pytest.mark.parametrize(
-    ("name", "task"), [("ende_base", "wmt14.en-de"), ("enfr_base", "wmt14.en-fr")]
-)
-def test_the_papers_text_is_what_prepare_fetches(name, task):
-    """The command of the docstring writes the files that the configuration reads; the
-    test set is not the validation set.
-    """
-    command = rf"jaxformer prepare --dataset={task} --output=(\S+)"
-    (folder,) = re.findall(command, docstring(f"paper/{name}"))
-    data, found = read(f"paper/{name}").data, find_task(task)
-    for split, releases in found.splits.items():
-        corpus = releases[0].name if len(releases) == 1 else "*"
-        files = (f"{folder}/{split}.{corpus}.{side}" for side in found.languages)
-        assert getattr(data, split) == "text:" + ",".join(files)
-    assert "newstest2013" in data.valid
-    assert "newstest2014" in data.test
+@pytest.mark.parametrize("name", ["ende_base", "enfr_base", "table3"])
+def test_the_papers_text_is_fetched_by_name(name):
+    """Its directions are known, and the test set is not the validation set."""
+    data = read(f"paper/{name}").data
+    languages = data.source_language, data.target_language
+    assert data.train == f"tfds:wmt14_translate/{languages[1]}-en/train"
+    for text in {data.valid, data.test}:
+        scheme, _, rest = text.partition(":")
+        assert scheme == "sacrebleu"
+        assert find_direction(rest, languages) == "-".join(languages)
+    assert data.valid == "sacrebleu:wmt13"
+    assert data.test == (
+        "sacrebleu:wmt13" if name == "table3" else "sacrebleu:wmt14/full"
+    )
 
 
 def test_the_page_has_a_row_for_every_variant_of_the_proxy():

@@ -22,7 +22,6 @@ from jaxformer.data.cleaning import (
     why_nothing_is_left,
 )
 from jaxformer.data.config import DataConfig
-from jaxformer.data.download import Report
 from jaxformer.data.duplicates import Duplicates
 from jaxformer.data.encoding import (
     CHUNK,
@@ -37,7 +36,7 @@ from jaxformer.data.frame import make_frame
 from jaxformer.data.language_codes import same_language
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
-from jaxformer.data.prepared import Manifest
+from jaxformer.data.prepared import Manifest, Report
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Encoded, TokenWriter

@@ -1,7 +1,7 @@
 """Data sets of TensorFlow Datasets and of Hugging Face ``datasets``.
 
-Each reader yields pairs lazily and imports its package when called. None needs
-TensorFlow; if it is loaded nevertheless, it is kept off the GPUs
+Each reader yields pairs lazily and imports its package when called. Only preparing a
+data set of TFDS needs TensorFlow, which is kept off the GPUs
 (:func:`hide_gpus_from_tensorflow`).
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -53,8 +52,8 @@ def split_tfds(rest: str) -> tuple[str, str]:
 
 
 def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
-    """Yield the pairs of a TFDS data set that was prepared as ArrayRecord, without
-    TensorFlow.
+    """Yield the pairs of a TFDS data set, without TensorFlow once it is prepared as
+    ArrayRecord.
 
     The folder is ``TFDS_DATA_DIR``, by default ``~/tensorflow_datasets``. Of data sets
     with many languages (``ted_multi_translate``) the examples with both are read.
@@ -65,9 +64,8 @@ def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
         languages: the features to translate from and to.
 
     Raises:
-        InputError: no such data set, config, split or language; it is not prepared as
-            ArrayRecord (with the command that does it); or a file is missing or cut
-            off.
+        InputError: no such data set, config, split or language; it cannot be prepared;
+            or a file is missing or cut off.
     """
     for record, place in records_tfds(rest):
         several = record.get("translations") if isinstance(record, Mapping) else None
@@ -86,7 +84,6 @@ def records_tfds(rest: str) -> Iterator[tuple[Any, str]]:
         InputError: as :func:`read_tfds`.
     """
     source = open_tfds(rest)
-    command = _tfds_command(split_tfds(rest)[0])
     for index in range(len(source)):
         place = f"tfds:{rest}, record {index}"
         fault, record = "", None
@@ -99,14 +96,14 @@ def records_tfds(rest: str) -> Iterator[tuple[Any, str]]:
         values = record.values() if isinstance(record, Mapping) else ()
         if fault or any(value is None for value in values):
             raise InputError(
-                f"{place}: {fault or 'the file is incomplete'}; remove its folder and"
-                f" prepare it again: {command}"
+                f"{place}: {fault or 'the file is incomplete'}; remove its folder, and"
+                " it is prepared again"
             )
         yield record, place
 
 
 def open_tfds(rest: str) -> Any:
-    """Open a prepared TFDS data set as a sequence of records.
+    """Open a TFDS data set as a sequence of records; it is prepared if it is not.
 
     Raises:
         InputError: as :func:`read_tfds`.
@@ -115,11 +112,16 @@ def open_tfds(rest: str) -> Any:
     builder = _tfds_builder(name)
     if split.split("[")[0] in (getattr(builder, "builder_configs", None) or {}):
         raise InputError(f"'tfds:{rest}' must end with a split: try tfds:{rest}/train")
+    builder = _prepare_tfds(builder, name)
     try:
         with quiet("absl"):
             source = builder.as_data_source(split=split)
     except NotImplementedError:
-        raise _not_prepared(builder, name) from None
+        raise InputError(
+            f"{builder.data_dir} is prepared as {builder.info.file_format.value}, which"
+            " only TensorFlow reads: set TFDS_DATA_DIR to another folder, where it is"
+            " prepared as ArrayRecord"
+        ) from None
     except ValueError as error:
         near = did_you_mean(split, list(builder.info.splits))
         raise InputError(
@@ -129,58 +131,48 @@ def open_tfds(rest: str) -> Any:
     return source
 
 
-def prepare_tfds(name: str) -> Path:
-    """Download a TFDS data set and write it as ArrayRecord, unless it is there.
+def _prepare_tfds(builder: Any, name: str) -> Any:
+    """Return a builder whose data set is prepared: downloaded and written as
+    ArrayRecord, unless it is there.
 
-    TFDS unpacks archives with TensorFlow, so most data sets need it here, once.
-
-    Args:
-        name: the builder, perhaps with its config and version:
-            ``wmt14_translate/de-en``.
-
-    Returns:
-        The folder with the records.
+    TFDS unpacks archives with TensorFlow, so most data sets need it once.
 
     Raises:
-        InputError: no such data set; it needs TensorFlow, which is not installed; or an
-            archive cannot be fetched or unpacked (with its address or path).
+        InputError: it needs TensorFlow, which is not installed; or an archive cannot be
+            fetched or unpacked (with its address or path).
     """
-    builder = _tfds_builder(name, file_format="array_record")
     with quiet("absl"):
-        prepared = builder.is_prepared()
-    if prepared:
-        return Path(builder.data_dir)
+        if builder.is_prepared():
+            return builder
     wmt = require("tensorflow_datasets.translate.wmt", "tfds")
     # before gigabytes are fetched
     if isinstance(builder, wmt.WmtTranslate) and find_spec("tensorflow") is None:
-        raise _needs_more(builder, name, "TensorFlow unpacks its archives")
-    download = require("tensorflow_datasets.core.download", "tfds")
-    checksum = download.download_manager.NonMatchingChecksumError
-    damaged = download.extractor.ExtractError
-    failures = (ModuleNotFoundError, OSError, download.DownloadError, checksum, damaged)
-    try:
-        builder.download_and_prepare()
-    except failures as error:
-        for cause in (error, error.__cause__):
-            if isinstance(cause, ModuleNotFoundError):
-                raise _needs_more(builder, name, first_line(cause)) from None
+        year, config = builder.name.partition("_")[0], builder.builder_config.name
         raise InputError(
-            f"cannot prepare tfds:{name} ({first_line(error)}): check the network,"
-            f" remove what is damaged from {builder.data_dir_root / 'downloads'} and"
-            " try again; what came whole is not fetched again"
+            f"tfds:{name} is not prepared in {builder.data_dir}, which needs TensorFlow"
+            " once: pip install tensorflow; or read"
+            f" hf:wmt/{year}#{config}/train, which needs none"
+        )
+    download = require("tensorflow_datasets.core.download", "tfds")
+    failures = (
+        *(ModuleNotFoundError, OSError, download.DownloadError),
+        download.download_manager.NonMatchingChecksumError,
+        download.extractor.ExtractError,
+    )
+    builder = _tfds_builder(name, file_format="array_record")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # which it tells its progress
+            builder.download_and_prepare()
+    except failures as error:
+        raise InputError(
+            f"cannot prepare tfds:{name} ({first_line(error)}): check the network and"
+            " what is installed, remove what is damaged from"
+            f" {builder.data_dir_root / 'downloads'} and try again; what came whole is"
+            " not fetched again"
         ) from None
     finally:
         hide_gpus_from_tensorflow()
-    return Path(builder.data_dir)
-
-
-def _needs_more(builder: Any, name: str, reason: str) -> InputError:
-    """Name what preparing lacks."""
-    return InputError(
-        f"preparing tfds:{name} needs more than reading it ({reason}): pip install"
-        " tensorflow importlib_resources, or prepare it on another machine and copy"
-        f" its folder to {builder.data_dir}"
-    )
+    return builder
 
 
 def _tfds_builder(name: str, **options: str) -> Any:
@@ -220,30 +212,6 @@ def _no_config(tfds: Any, name: str, error: ValueError) -> InputError:
         near = f"; did you mean {turned}? The languages choose the direction"
     return InputError(
         f"tfds:{data_set} has no config {config!r}: it has {', '.join(configs)}{near}"
-    )
-
-
-def _not_prepared(builder: Any, name: str) -> InputError:
-    """Name the command that prepares a data set as ArrayRecord."""
-    with quiet("absl"):
-        prepared, form = builder.is_prepared(), builder.info.file_format.value
-    if prepared:
-        return InputError(
-            f"{builder.data_dir} is prepared as {form}, which only TensorFlow reads;"
-            " prepare it as ArrayRecord into another folder and set TFDS_DATA_DIR to"
-            f" that: {_tfds_command(name, 'FOLDER')}"
-        )
-    return InputError(
-        f"tfds:{name} is not prepared in {builder.data_dir}; do so once, where"
-        f" TensorFlow is installed: {_tfds_command(name)}"
-    )
-
-
-def _tfds_command(name: str, folder: str | None = None) -> str:
-    folder = folder or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    folder = os.path.expanduser(folder)  # which a shell does not do after a "="
-    return shlex.join(
-        ["jaxformer", "prepare", f"--dataset=tfds:{name}", f"--output={folder}"]
     )
 
 

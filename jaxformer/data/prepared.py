@@ -16,9 +16,10 @@ Everything is written to a folder within and moves to its place at the end.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ import numpy as np
 
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import EARLIER, ONE_SIDED, DataConfig
-from jaxformer.data.download import digest
 from jaxformer.data.store import LENGTHS, Encoded, map_pairs, token_files
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
@@ -35,6 +35,15 @@ from jaxformer.files import parse_json, write_whole
 
 FORMAT = 2
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
+
+Report = Callable[[str], None]
+"""Gets lines of progress."""
+
+
+def digest(path: Path) -> str:
+    """Compute the SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

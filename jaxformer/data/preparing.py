@@ -19,9 +19,8 @@ from jaxformer.data.corpus import (
     TrainingText,
     check_not_empty,
 )
-from jaxformer.data.download import Report, digest
 from jaxformer.data.files import make_folder
-from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest
+from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest, Report, digest
 from jaxformer.data.store import LENGTHS, TokenWriter, token_files
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_training import load_or_train, with_labels

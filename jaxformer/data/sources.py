@@ -14,8 +14,8 @@ name                                 data
                                      fields at the top or under ``translation``
 ``synthetic:reverse/train``          letters to reverse; also ``/valid``, ``/test``
 ``synthetic:copy/train``             letters to copy; also ``/valid``, ``/test``
-``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared as ArrayRecord;
-                                     extra ``tfds``
+``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared when it is first
+                                     read, with TensorFlow; extra ``tfds``
 ``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and
                                      config if any, split; extra ``hf``
 ``hf:FOLDER/train``                  a local folder of the same library
@@ -326,7 +326,7 @@ def _open_synthetic(rest: str, languages: tuple[str, str]) -> Opened:
 
 
 def _open_tfds(rest: str, languages: tuple[str, str]) -> Opened:
-    hub.open_tfds(rest)  # cheap: raises if something is missing
+    hub.open_tfds(rest)  # prepares it, and raises if something is missing
     return functools.partial(hub.read_tfds, rest, languages), ()
 
 

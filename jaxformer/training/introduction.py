@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxformer.data.batching import Batch
 from jaxformer.data.cleaning import is_empty, summary
-from jaxformer.data.download import Report
 from jaxformer.data.pipeline import TrainingData
+from jaxformer.data.prepared import Report
 from jaxformer.data.records import Pair
 from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabulary

@@ -1,4 +1,4 @@
-"""``prepare``: a corpus is fetched, or cleaned and tokenised once."""
+"""``prepare``: a corpus is cleaned and tokenised once."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from cli.text import write
 
 import runs
 from jaxformer.data import corpus as corpus_module
-from jaxformer.data import hub, load, wmt
+from jaxformer.data import load
 
 CONFIG = f"--config={runs.ROOT}/configs/quickstart.py"
 KEYS = {
@@ -67,41 +67,10 @@ def test_report(call, corpus, tmp_path):
     assert (again.code, again.out) == (0, done.out)
 
 
-def test_a_published_corpus(call, monkeypatch, tmp_path):
-    """What to train on is printed as arguments of ``train``; the mirrors are passed
-    on. A set of TensorFlow Datasets goes into the named folder.
-    """
-    asked = {}
-    found = {"train": "text:d/train.*.en,d/train.*.de", "test": "text:d/a.en,d/a.de"}
-
-    def fetch(task, directory, *, mirrors, report):
-        asked.update(name=task.name, directory=directory, mirrors=mirrors)
-        report("fetching")
-        return found
-
-    monkeypatch.setattr(wmt, "prepare_wmt", fetch)
-    mirrors = ("https://a", "https://b")
-    given = ("--dataset=wmt14.en-de", *(f"--mirror={mirror}" for mirror in mirrors))
-    done = call("prepare", *given, f"--output={tmp_path}")
-    lines = [f"--config.data.{split}={name}" for split, name in found.items()]
-    assert (done.lines, done.err) == (lines, "fetching\n")
-    expected = {"name": "wmt14.en-de", "directory": tmp_path, "mirrors": [*mirrors]}
-    assert asked == expected
-
-    monkeypatch.setenv("TFDS_DATA_DIR", "elsewhere")
-    monkeypatch.setattr(hub, "prepare_tfds", lambda name: tmp_path / name)
-    done = call("prepare", "--dataset=tfds:wmt/de-en", f"--output={tmp_path}")
-    cure = f"read it with TFDS_DATA_DIR={tmp_path} in the environment"
-    assert done.err == f"prepared {tmp_path}/wmt/de-en; {cure}\n"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--dataset=wmt14.en-dd", "wmt14.en-de"),
-        ("--dataset=wmt14.en-de --report", "belong to --config"),
-        ("--dataset=wmt14.en-de --config.data.max_length=9", "belong to --config"),
-        ("CONFIG --mirror=https://a", "--mirror belongs to --dataset"),
+        ("--report", "--config"),
         ("CONFIG --config.data.train=prepared:x", "is prepared already"),
     ],
 )

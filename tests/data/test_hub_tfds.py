@@ -1,5 +1,3 @@
-import os
-import shlex
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -7,9 +5,7 @@ from unittest import mock
 import pytest
 from pairs import CODES, refuse, run, texts
 
-from jaxformer.cli.main import main
 from jaxformer.data import hub, load
-from jaxformer.errors import InputError
 
 
 @pytest.fixture(scope="session")
@@ -101,34 +97,6 @@ def test_tfds_is_read_without_tensorflow(tfds_folder):
     assert run(code, TFDS_DATA_DIR=str(tfds_folder)).stdout.split() == ["200", "False"]
 
 
-def test_the_wmt_data_sets_of_tfds(tfds, tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    name = "wmt19_translate/de-en"
-    message = f"^tfds:{name} is not prepared in {tmp_path}.*--dataset=tfds:{name}"
-    refuse(f"tfds:{name}/train", message)
-    with tfds.testing.mock_data(num_examples=3):
-        pairs = list(load(f"tfds:{name}/train", "de", "en"))
-    assert len(pairs) == 3
-    assert all(pair.source and pair.target for pair in pairs)
-
-
-def test_the_command_that_prepares(tfds, tmp_path, monkeypatch):
-    """The command of the error works as it is."""
-    folder, asked = str(tmp_path / "a folder"), []
-    monkeypatch.setenv("TFDS_DATA_DIR", folder)
-    with pytest.raises(InputError) as error:
-        load("tfds:wmt14_translate/de-en/train", *CODES)
-    program, *arguments = shlex.split(str(error.value).rpartition(": ")[2])
-
-    def prepare(name):
-        asked.append((name, os.environ["TFDS_DATA_DIR"]))
-        return tmp_path
-
-    monkeypatch.setattr(hub, "prepare_tfds", prepare)
-    assert (program, main(arguments)) == ("jaxformer", 0)
-    assert asked == [("wmt14_translate/de-en", folder)]
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -164,36 +132,39 @@ def test_a_missing_or_damaged_shard_is_refused(shard):
     changed[110] ^= 0xFF
     for broken in (b"", content[: len(content) // 2], content[:-10], bytes(changed)):
         shard.write_bytes(broken)
-        refuse(name, rf"^{name}, record \d+.*prepare it again")
+        refuse(name, rf"^{name}, record \d+.*prepared again")
     shard.unlink()
-    refuse(name, "record 0: .*No such file.*prepare it again")
+    refuse(name, "record 0: .*No such file.*prepared again")
 
 
 def test_records_that_only_tensorflow_reads_are_refused(shard):
-    """The line names the command for ours."""
+    """The line says where it could be prepared otherwise."""
     for path in shard.parent.glob("*array_record*"):
         path.rename(path.with_name(path.name.replace("array_record", "tfrecord")))
     info = shard.parent / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     refuse(
         "tfds:little_corpus/de-en/train",
-        "prepared as tfrecord, which only TensorFlow reads.*: jaxformer prepare "
-        "--dataset=tfds:little_corpus/de-en --output=FOLDER",
+        "prepared as tfrecord, which only TensorFlow reads: set TFDS_DATA_DIR",
     )
 
 
-def test_preparing_through_tfds(little_corpus, tmp_path, monkeypatch):
-    """Once, and without TensorFlow where nothing is unpacked."""
+def test_a_data_set_is_prepared_when_it_is_first_read(
+    little_corpus, tmp_path, monkeypatch, capfd
+):
+    """Once, and without TensorFlow where nothing is unpacked. Standard output has
+    nothing of it.
+    """
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    folder = hub.prepare_tfds("little_corpus/de-en")
-    assert folder == tmp_path / "little_corpus" / "de-en" / "1.0.0"
-    assert sorted(load("tfds:little_corpus/de-en/train", *CODES)) == sorted(texts(200))
+    name = "tfds:little_corpus/de-en/train"
+    assert sorted(load(name, *CODES)) == sorted(texts(200))
+    assert capfd.readouterr().out == ""
+    assert (tmp_path / "little_corpus" / "de-en" / "1.0.0").is_dir()
     monkeypatch.setattr(little_corpus, "download_and_prepare", None)
-    assert hub.prepare_tfds("little_corpus/de-en") == folder
+    assert sorted(load(name, *CODES)) == sorted(texts(200))
 
 
 def test_what_cannot_be_prepared_is_named(little_corpus, tmp_path, monkeypatch):
-    """Before anything of WMT is fetched, if TensorFlow is missing."""
     from tensorflow_datasets.core.download.extractor import ExtractError
 
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
@@ -205,16 +176,6 @@ def test_what_cannot_be_prepared_is_named(little_corpus, tmp_path, monkeypatch):
         "tensorflow_datasets.core.DatasetBuilder.download_and_prepare", fetched
     )
     folder = f"remove what is damaged from {tmp_path}/downloads and try again"
-    for message in (
-        r"No module named 'tensorflow'\): pip install tensorflow .*, or prepare it on",
-        rf"^cannot prepare tfds:little_corpus/de-en \(bad archive\): .*, {folder}",
-        rf"\(x\): .*, {folder}",
-    ):
-        with pytest.raises(InputError, match=message):
-            hub.prepare_tfds("little_corpus/de-en")
-    monkeypatch.setattr(hub, "find_spec", lambda name: None)
-    name = "wmt14_translate/de-en"
-    message = rf"\(TensorFlow unpacks its archives\): .* copy its folder to .*/{name}/1"
-    with pytest.raises(InputError, match=message):
-        hub.prepare_tfds(name)
-    assert fetched.call_count == 3
+    for reason in ("No module named 'tensorflow'", "bad archive", "x"):
+        start = rf"^cannot prepare tfds:little_corpus/de-en \({reason}\): "
+        refuse("tfds:little_corpus/de-en/train", f"{start}.*, {folder}")

@@ -8,13 +8,16 @@ of TensorFlow that open a file and turn a name into text, with which TFDS unpack
 import shutil
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from archive_server import status, tar_gz
 from pairs import CODES
 
-from jaxformer.data import hub, load
+from jaxformer.cli import config_file
+from jaxformer.data import hub, load, prepare
 from jaxformer.errors import InputError
+from jaxformer.runs import config as configuration
 
 COUNTS = {"europarl": 40, "commoncrawl": 23, "news": 17, "dev": 7, "test": 5}
 
@@ -64,6 +67,7 @@ SPLITS = {
     "test": ("test",),
 }
 NAME = "wmt14_translate/de-en"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +102,7 @@ def no_tensorflow(monkeypatch):
 
 def refused(name):
     with pytest.raises(InputError) as error:
-        hub.prepare_tfds(name)
+        load(f"tfds:{name}/train", *CODES)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -107,8 +111,9 @@ def test_archives_of_wmt_become_pairs(server, tensorflow, tmp_path, monkeypatch)
     """Every pair with two sides comes once. A folder that is prepared needs neither
     TensorFlow nor the network.
     """
-    folder = hub.prepare_tfds(NAME)
-    assert folder == tmp_path / NAME / "1.0.0"
+    folder = tmp_path / NAME / "1.0.0"
+    assert not folder.exists()
+    load(f"tfds:{NAME}/train", *CODES)
     assert {path for path, _ in server.requests} == {f"/{name}" for name in ARCHIVES}
     for split, corpora in SPLITS.items():
         forward = list(load(f"tfds:{NAME}/{split}", "de", "en"))
@@ -118,9 +123,18 @@ def test_archives_of_wmt_become_pairs(server, tensorflow, tmp_path, monkeypatch)
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
     server.requests.clear()
-    assert hub.prepare_tfds(NAME) == folder
+    assert sorted(load(f"tfds:{NAME}/train", *CODES)) == whole(*SPLITS["train"])
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert not server.requests
+
+
+def test_the_papers_text_is_prepared_from_nothing(tensorflow, tmp_path):
+    """By the name in its configuration."""
+    file, size = str(ROOT / "configs/paper/ende_base.py"), 80
+    given = config_file.read(file, [f"--config.data.vocabulary_size={size}"])
+    done = prepare(configuration.parse(given).data, tmp_path / "prepared")
+    (counts,) = done.counts.values()
+    assert counts.kept == len(whole(*SPLITS["train"]))
 
 
 def test_without_tensorflow_no_archive_of_wmt_is_fetched(
@@ -128,12 +142,11 @@ def test_without_tensorflow_no_archive_of_wmt_is_fetched(
 ):
     """The error precedes any download, and names both cures."""
     message = refused(NAME)
-    assert message.startswith(
-        f"preparing tfds:{NAME} needs more than reading it (TensorFlow unpacks its"
-        " archives): pip install tensorflow importlib_resources, or prepare it on"
-        " another machine and copy its folder"
+    assert message == (
+        f"tfds:{NAME} is not prepared in {tmp_path / NAME / '1.0.0'}, which needs"
+        " TensorFlow once: pip install tensorflow; or read"
+        " hf:wmt/wmt14#de-en/train, which needs none"
     )
-    assert message.endswith(str(tmp_path / NAME / "1.0.0"))
     assert not server.requests
     assert not caplog.records
 
@@ -147,11 +160,8 @@ def test_an_address_that_is_gone_is_named(server, tensorflow, tmp_path):
     assert f"remove what is damaged from {tmp_path}/downloads and try again" in message
     server.serve("/dev.tgz", ARCHIVES["dev.tgz"][:-100])
     assert f"(Error while extracting {tmp_path}/downloads/" in refused(NAME)
-    with pytest.raises(InputError, match="is not prepared"):
-        load(f"tfds:{NAME}/train", *CODES)
     shutil.rmtree(tmp_path / "downloads")
     server.serve("/dev.tgz", ARCHIVES["dev.tgz"])
-    hub.prepare_tfds(NAME)
     assert sorted(load(f"tfds:{NAME}/test", *CODES)) == whole("test")
 
 

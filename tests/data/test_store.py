@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from jaxformer.data import Encoded, Sentences, Vocabularies, Vocabulary
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.download import digest
-from jaxformer.data.prepared import Manifest
+from jaxformer.data.prepared import Manifest, digest
 from jaxformer.data.store import LENGTHS, TOKENS, TokenWriter, concatenate
 from jaxformer.errors import InputError
 
