@@ -7,7 +7,7 @@ from name_uses import private_uses
 @pytest.mark.parametrize(
     ("source", "wrong"),
     [
-        ("import jaxformer as jf\njf.nn.Encoder\njf.functional.attend(x).shape", []),
+        ("import jaxformer as jf\njf.nn.Encoder\njf.functional.embed(x).shape", []),
         (
             (
                 "from jaxformer.nn import Encoder\nfrom jaxformer import"

@@ -11,7 +11,6 @@ from jaxformer.errors import lazy_names
 if TYPE_CHECKING:
     from jaxformer.functional.attention import (
         KeysValues,
-        attend,
         dot_product_attention,
         masked_softmax,
         multi_head_attention,
@@ -67,7 +66,6 @@ __all__ = [
     "SegmentMask",
     "additive_scores",
     "alibi",
-    "attend",
     "attend_by_scores",
     "causal_mask",
     "combine",
@@ -107,7 +105,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "attention": "KeysValues attend dot_product_attention masked_softmax"
+        "attention": "KeysValues dot_product_attention masked_softmax"
         " multi_head_attention project_keys_values",
         "chunked_losses": "OutputLosses output_losses",
         "earlier_attention": "additive_scores attend_by_scores concat_scores dot_scores"

@@ -317,32 +317,6 @@ def finish_heads(
     return heads if rotate is None else rotate(heads)
 
 
-def attend(
-    params: Parameters,
-    x: Float[Array, "B T D"],
-    memory: KeysValues,
-    mask: Mask = None,
-    *,
-    bias: Float[Array, "#B #H #T #S"] | None = None,
-    rotate: Rotation | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: Key | None = None,
-    backend: str = "plain",
-) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
-    """Attend to keys and values that are already projected."""
-    query = finish_heads(params, "query", linear(x, **params["query"]), rotate)
-    heads, weights = dot_product_attention(
-        query,
-        *memory,
-        mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        backend=backend,
-    )
-    return linear(heads, **params["output"], contract=2), weights
-
-
 def multi_head_attention(
     params: Parameters,
     x: Float[Array, "B T D"],

@@ -159,7 +159,7 @@ def attend_to_store(
     mask: Bool[Array, "#B 1 #W M"],
 ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
     """Attend to stored keys and values, as
-    :func:`~jaxformer.functional.attention.attend` does.
+    :func:`~jaxformer.functional.attention.multi_head_attention` does.
 
     Args:
         params: of multi-head attention.

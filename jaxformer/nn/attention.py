@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
 from jaxformer.functional import layers
-from jaxformer.functional.attention import KeysValues, Mask, Rotation
+from jaxformer.functional.attention import Mask, Rotation
 from jaxformer.functional.cache import (
     KeyValueStore,
     Spans,
@@ -289,31 +289,6 @@ class MultiHeadAttention(nn.Module):
                 "rotary positions and windows are for self-attention: attend to x"
                 " itself, or make the module without rotary_base and window"
             )
-
-    def keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        """Project another sequence once, for many calls of :meth:`attend`."""
-        self._check_other()
-        return functional.project_keys_values(self.projections, memory)
-
-    def attend(
-        self,
-        x: Float[Array, "B T D"],
-        memory: KeysValues,
-        mask: Mask = None,
-        *,
-        train: bool = False,
-        backend: str = "plain",
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
-        """Attend to projected keys and values; return the output and the weights."""
-        return functional.attend(
-            self.projections,
-            x,
-            memory,
-            mask,
-            dropout_rate=self.dropout_rate,
-            dropout_key=self._dropout_key(train),
-            backend=backend,
-        )
 
     def prefill(self, x: Float[Array, "B T D"]) -> KeyValueStore:
         """Project a sequence for later positions of its own to attend to."""
