@@ -8,7 +8,7 @@ from jaxformer.paper.cost import (
     expected_hours,
     peak_flops_per_second,
 )
-from jaxformer.paper.parameters import count_parameters, parameters_by_formula
+from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.picture import draw
 from jaxformer.paper.report import Line, make_lines, to_markdown
 from jaxformer.paper.runs import RunScore, read_run
@@ -28,7 +28,6 @@ __all__ = [
     "expected_hours",
     "find_table",
     "make_lines",
-    "parameters_by_formula",
     "peak_flops_per_second",
     "read_run",
     "to_markdown",

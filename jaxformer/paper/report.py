@@ -11,7 +11,7 @@ from jaxformer.paper.cost import (
     count_flops,
     expected_hours,
 )
-from jaxformer.paper.parameters import parameters_by_formula
+from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.runs import RunScore
 from jaxformer.paper.tables import Row, Table
 
@@ -74,7 +74,7 @@ def _line(
     hours = None
     if flops_per_second is not None:
         hours = expected_hours(operations, flops_per_second, utilisation)
-    return Line(row, parameters_by_formula(model), operations, hours, run)
+    return Line(row, count_parameters(model), operations, hours, run)
 
 
 def to_markdown(

@@ -77,7 +77,7 @@ def test_the_table(call, number):
         assert all(f"{score:g}" in line for score in row.scores.values())
         assert ("unknown" in line) == (row.config is not None)
         if row.config is not None:
-            assert f"{paper.parameters_by_formula(row.model):,}" in line
+            assert f"{paper.count_parameters(row.model):,}" in line
     assert ", run |" not in outcome.out.decode()
     assert "set --flops_per_second" in outcome.out.decode()
 
