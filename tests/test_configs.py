@@ -19,7 +19,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import make_model
 from jaxformer.paper.cost import UTILISATION, count_flops, expected_hours
 from jaxformer.paper.tables import TABLES, find_table
-from jaxformer.runs.config import RunConfig, flatten, parse
+from jaxformer.runs.config import REMOVED, RunConfig, flatten, parse
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
@@ -339,6 +339,17 @@ def test_wrong_overrides(override, message):
         parse(config_file.read("quickstart", [override]))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_key_has_no_effect(name, capsys):
+    """One line names a removed key with another value than its default, which itself
+    is silent.
+    """
+    expected, (default, advice) = read("quickstart"), REMOVED[name]
+    for value, said in ((default, ""), (7, f"jaxformer: warning: {name}=7 {advice}\n")):
+        assert read("quickstart", f"{name}={value}") == expected
+        assert capsys.readouterr().err == said
 
 
 def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):

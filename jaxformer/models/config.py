@@ -32,8 +32,8 @@ SCORES = ("dot", "general", "concat")
 """The scores of attention in Luong's network."""
 DTYPES = ("float32", "bfloat16", "float16")
 # Keys of layers that a recurrent network has not. norm_epsilon, scale_positions,
-# attention_backend, scan_unroll and the activations of heads decide nothing without
-# them, and max_length is a limit of the data.
+# attention_backend and the activations of heads decide nothing without them, and
+# max_length is a limit of the data.
 _OF_TRANSFORMERS = (
     "attention_score",
     *("d_ff", "num_heads", "d_k", "d_v", "activation", "norm_order", "embedding_norm"),
@@ -143,10 +143,6 @@ class TransformerConfig:
     # Whether layers have stacked parameters and one program, run by a scan: deep models
     # compile faster.
     scan_layers: bool = key(False, changes="speed")
-    # Layers that one turn of the scan runs. With all of them there is no loop, and the
-    # optimizer still updates few large arrays: fewer kernels on a GPU, at the memory
-    # and the compile time of looped layers.
-    scan_unroll: int = key(1, least=1, most=1_000, changes="speed", may_change=True)
     # Ids of padding and of the first decoder input. A run reads them from its
     # vocabulary.
     pad_id: int = key(0, changes="tokens")

@@ -51,7 +51,7 @@ class OneStack(nn.Module):
             self.embedding_norm = make_norm(config.layer)
         self.embedding_dropout = Dropout(config.dropout_rate)
         count = config.num_encoder_layers or config.num_decoder_layers
-        how = (config.rematerialization, config.scan_layers, config.scan_unroll)
+        how = (config.rematerialization, config.scan_layers)
         name = "encoder" if config.num_encoder_layers else "decoder"
         self.stack = Encoder(config.layer, count, *how, name=name)
         if self.reads_words and config.tied_embeddings == "none":

@@ -179,7 +179,7 @@ class Transformer(EncoderDecoder):
             self.source_embedding_norm = make_norm(config.layer)
             self.target_embedding_norm = make_norm(config.layer)
         self.embedding_dropout = Dropout(config.dropout_rate)
-        how = (config.rematerialization, config.scan_layers, config.scan_unroll)
+        how = (config.rematerialization, config.scan_layers)
         self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
         self.decoder = Decoder(config.layer, config.num_decoder_layers, *how)
 

@@ -55,14 +55,12 @@ class Encoder(nn.Module):
             ``layer`` (each layer from its input, Chen et al. 2016) or ``dots`` (each
             layer from its input and the outputs of its linear maps).
         scan: whether the layers are scanned.
-        unroll: layers that one turn of the scan runs.
     """
 
     config: LayerConfig
     num_layers: int
     rematerialization: str = "none"
     scan: bool = False
-    unroll: int = 1
 
     def setup(self) -> None:
         """Create the layers."""
@@ -100,7 +98,7 @@ class Encoder(nn.Module):
         def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array | None]:
             return layer(x, mask, bias=bias, train=train, backend=backend)
 
-        how = (self.num_layers, self.rematerialization, self.unroll)
+        how = (self.num_layers, self.rematerialization)
         x, weights = _run(self.layers, body, x, *how)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
@@ -147,14 +145,12 @@ class Decoder(nn.Module):
         rematerialization: see :class:`Encoder`.
         scan: see :class:`Encoder`. Scanned layers are for training: :meth:`step` needs
             looped ones.
-        unroll: see :class:`Encoder`.
     """
 
     config: LayerConfig
     num_layers: int
     rematerialization: str = "none"
     scan: bool = False
-    unroll: int = 1
 
     def setup(self) -> None:
         """Create the layers."""
@@ -196,7 +192,7 @@ class Decoder(nn.Module):
             how = {"bias": bias, "train": train, "backend": backend}
             return layer(x, memory, mask, memory_mask, **how)
 
-        how = (self.num_layers, self.rematerialization, self.unroll)
+        how = (self.num_layers, self.rematerialization)
         x, weights = _run(self.layers, body, x, *how)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
@@ -268,7 +264,6 @@ def _run(
     x: Array,
     length: int,
     rematerialization: str,
-    unroll: int,
 ) -> tuple[Array, list[Weights]]:
     """Run ``body(layer, x) -> (x, weights)`` over all layers; return the output and
     each layer's weights.
@@ -286,7 +281,7 @@ def _run(
         body = nn.remat(
             body,
             policy=_POLICIES[rematerialization],
-            prevent_cse=not scanned or unroll > 1,
+            prevent_cse=not scanned,
         )
     if scanned:
         scan = nn.scan(
@@ -294,7 +289,6 @@ def _run(
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             length=length,
-            unroll=unroll,
         )
         x, stacked = scan(layers, x)
         return x, [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -209,6 +211,7 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
     sections = typing.get_type_hints(RunConfig)
     _refuse_unknown("", config, sections)
     values = {name: dict(config.get(name) or {}) for name in sections}
+    _drop_removed(values)
     data, model = values["data"], values["model"]
     if "vocabulary_size" not in model and type(data.get("vocabulary_size")) is int:
         # There is no vocabulary yet: take its configured size.
@@ -258,9 +261,8 @@ def load(path: Path) -> RunConfig:
             f"{path} is not a configuration: it must be an object of sections"
         )
     record["data"] = {**EARLIER, **record.get("data", {})}
-    # Earlier versions had this key, and took terms that an objective does not have.
+    # Earlier versions took terms that an objective does not have.
     training = record.get("training", {})
-    training.pop("stall_seconds", None)
     training |= dict.fromkeys(WITHOUT_TERMS.get(str(training.get("objective")), ()), 0)
     try:
         return parse(record)
@@ -293,6 +295,27 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
             if not free and values[0] != values[1]:
                 changed.append(f"{name}: {values[0]} -> {values[1]}")
     return changed
+
+
+# What keys of earlier versions were by default, and what to say of other values.
+REMOVED: dict[str, tuple[object, str]] = {
+    "model.scan_unroll": (1, "has no effect"),
+    "training.profile_steps": (5, "has no effect: a trace has 5 steps"),
+    "training.stall_seconds": (60.0, "has no effect"),
+}
+
+
+def _drop_removed(values: Mapping[str, dict[str, Any]]) -> None:
+    for name, (default, advice) in REMOVED.items():
+        section, _, key = name.partition(".")
+        value = values[section].pop(key, default)
+        if str(value) != str(default):
+            _warn(f"{name}={value} {advice}")
+
+
+@functools.cache  # once a process
+def _warn(text: str) -> None:
+    sys.stderr.write(f"jaxformer: warning: {text}\n")
 
 
 def _section(kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:

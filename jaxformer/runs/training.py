@@ -154,10 +154,9 @@ class TrainingConfig:
     # stop or continue if a checkpoint cannot be saved.
     on_failed_save: str = _free("stop", choices=ON_FAILED_SAVE)
 
-    # First step of a profiler trace, written to profile/ in the run's directory (None:
-    # no trace), and its number of steps.
+    # First step of a profiler trace of 5 steps, written to profile/ in the run's
+    # directory; None: no trace.
     profile_step: int | None = _count(None)
-    profile_steps: int = _count(5)
     # Project on Weights & Biases that gets the metrics too; None: none.
     wandb_project: str | None = _free(None)
 

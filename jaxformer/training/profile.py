@@ -8,24 +8,24 @@ import jax
 
 from jaxformer.typing import PyTree
 
+STEPS = 5
+
 
 class Profile:
-    """Traces some steps of a run, on its first host; it ends cleanly if the run does
-    before.
+    """Traces :data:`STEPS` steps of a run, on its first host; it ends cleanly if the
+    run does before.
     """
 
-    def __init__(self, directory: Path, first: int | None, steps: int) -> None:
+    def __init__(self, directory: Path, first: int | None) -> None:
         """Choose what to trace.
 
         Args:
             directory: where the trace is written: ``plugins/profile/`` and the time.
             first: number of the first step that is traced, counted from 1; None:
                 nothing is.
-            steps: how many.
         """
         self._directory = directory
         self._first = first if jax.process_index() == 0 else None
-        self._steps = steps
         self._tracing = False
 
     def at(self, step: int, state: PyTree) -> Path | None:
@@ -45,7 +45,7 @@ class Profile:
             jax.block_until_ready(state)
             jax.profiler.start_trace(str(self._directory))
             self._tracing = True
-        elif self._tracing and step == self._first - 1 + self._steps:
+        elif self._tracing and step == self._first - 1 + STEPS:
             jax.block_until_ready(state)
             self.close()
             return self._directory

@@ -173,7 +173,7 @@ def _claim(
 
 def _make_profile(run: Run) -> Profile:
     training, traces = run.config.training, run.directory / "profile"
-    return Profile(traces, training.profile_step, training.profile_steps)
+    return Profile(traces, training.profile_step)
 
 
 def _open_log(run: Run, progress: Progress) -> Log:

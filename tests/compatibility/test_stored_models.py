@@ -128,10 +128,10 @@ def test_its_training_continues(run):
     assert json.loads((run / "config.json").read_text())["version"] == __version__
 
 
-# tied to other values, or a key that left
+# tied to other values, or a key that was removed
 TIED = {"data.vocabulary_size", "model.max_length", "data.max_length"}
 TIED |= {f"model.{key}" for key in configuration.OF_THE_VOCABULARY}
-TIED |= {"training.stall_seconds"}
+TIED |= configuration.REMOVED.keys()
 
 
 def test_every_key_may_be_missing(run):

@@ -109,7 +109,6 @@ _NOT_COMPILED = (
     *("steps", "seed", "log_every", "evaluate_every", "checkpoint_every"),
     *("keep_latest", "keep_best", "keep_every", "max_bad_steps", "patience"),
     *("on_failed_save", "initial_run", "initial_optimizer", "profile_step"),
-    "profile_steps",
 )
 
 

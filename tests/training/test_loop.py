@@ -340,7 +340,7 @@ def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "Meter", made)
     changes = {"model.dtype": "float16", "training.loss_scale": 2.0**30}
     changes |= {"training.r_drop": 1.0, "training.max_bad_steps": 1}
-    changes |= {"training.profile_step": 2, "training.profile_steps": 1}
+    changes |= {"training.profile_step": 2}
     assert train("run", {**changes, **ONE_SHAPE, **PLAIN}, None).finished
     run = tmp_path / "run"
     lines = [line for line in read_records(run) if "train/skipped" in line]

@@ -7,17 +7,17 @@ from jaxformer.training.profile import Profile
 
 
 @pytest.mark.parametrize(
-    ("first", "steps", "begun", "ended", "traced"),
+    ("first", "begun", "ended", "traced"),
     [
-        (1, 1, 0, 11, [0, 1]),
-        (3, 5, 0, 11, [2, 7]),
-        (3, 5, 0, 4, [2, "end"]),
-        (9, 5, 0, 4, []),
-        (3, 5, 5, 20, []),
-        (None, 5, 0, 9, []),
+        (1, 0, 11, [0, 5]),
+        (3, 0, 11, [2, 7]),
+        (3, 0, 4, [2, "end"]),
+        (9, 0, 4, []),
+        (3, 5, 20, []),
+        (None, 0, 9, []),
     ],
 )
-def test_steps_of_a_trace(monkeypatch, tmp_path, first, steps, begun, ended, traced):
+def test_steps_of_a_trace(monkeypatch, tmp_path, first, begun, ended, traced):
     """It begins before the first step and ends after the last, or with the run. A run
     that continues after the first step has none, and neither has another host.
     """
@@ -28,7 +28,7 @@ def test_steps_of_a_trace(monkeypatch, tmp_path, first, steps, begun, ended, tra
 
     def train():
         nonlocal made
-        profile, written = Profile(tmp_path, first, steps), []
+        profile, written = Profile(tmp_path, first), []
         for made in range(begun, ended + 1):
             written += [made] * (profile.at(made, ()) is not None)
         made = "end"
