@@ -20,7 +20,6 @@ LETTERS, LENGTH, WIDTH = 20, 10, 64
 STEPS, BATCH, RATE = 150, 32, 3e-3
 KINDS = {
     "additive": "Bahdanau 2015",
-    "concat": "Luong 2015",
     "general": "Luong 2015",
     "dot": "Luong 2015",
     "scaled dot": "Vaswani 2017",

@@ -41,7 +41,6 @@ _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/outer/bias", ("embed",)),
     ("*/state/kernel", ("embed", "hidden")),
     ("*/memory/kernel", ("embed", "hidden")),
-    ("*/both/kernel", ("embed", "hidden")),
     ("*/energy/kernel", ("hidden", "score")),
     ("*/query_norm/scale", ("head_width",)),
     ("*/key_norm/scale", ("head_width",)),

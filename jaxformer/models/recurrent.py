@@ -119,7 +119,9 @@ class RecurrentNetwork(EncoderDecoder):
         mask = masks.padding_mask(source, self.config.pad_id)
         x = self._embed(self._source_table(), source, train)
         memory, last = self.encoder(x, mask[:, 0, 0].sum(axis=1), train=train)
-        annotations = self.decoder.attention.annotate(keep_rows(memory), mask)
+        memory = keep_rows(memory)
+        keys = self.decoder.attention.project(memory, self.config.d_model)
+        annotations = recurrent.Annotations(memory, keys, mask)
         return RecurrentMemory(annotations, self.decoder.begin(last))
 
     def start(self, source: Int[Array, "B S"]) -> RecurrentMemory:

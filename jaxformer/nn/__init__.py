@@ -22,7 +22,7 @@ from jaxformer.nn.embedding import Embedding, PositionBias, Positions
 from jaxformer.nn.stacks import Decoder, Encoder
 
 if TYPE_CHECKING:
-    from jaxformer.nn.earlier_attention import EarlierAttention
+    from jaxformer.nn.recurrent import EarlierAttention
 
 __all__ = [
     "Decoder",
@@ -43,4 +43,4 @@ __all__ = [
     "StochasticDepth",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"earlier_attention": "EarlierAttention"})
+__getattr__, __dir__ = lazy_names(__name__, {"recurrent": "EarlierAttention"})

@@ -18,10 +18,11 @@ from typing import NamedTuple, TypeAlias, cast
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxformer.errors import InputError
 from jaxformer.functional import earlier_attention, layers
 from jaxformer.nn.blocks import Dropout
 from jaxformer.nn.initializers import projection
-from jaxformer.typing import Array, Bool, Float, Int, Key, Parameters, PyTree
+from jaxformer.typing import Array, Bool, Float, Int, Parameters, PyTree
 
 
 class Annotations(NamedTuple):
@@ -42,58 +43,98 @@ Advanced: TypeAlias = tuple[PyTree, tuple[Float[Array, "N F"], Float[Array, "N S
 """The states after a step, what the word is predicted from, and attention weights."""
 
 
-class RecurrentAttention(nn.Module):
-    """One head of attention from states to a memory, without scale and projections of
-    values; see :mod:`jaxformer.functional.earlier_attention`.
+class EarlierAttention(nn.Module):
+    """One head of attention with unscaled scores, without projections of values and
+    output.
+
+    Its parameters are kernels, as in :mod:`jaxformer.functional.earlier_attention`:
+    ``state`` and ``memory`` [., A] and ``energy`` [A, 1] of ``additive`` and
+    ``concat``, ``state`` [D, E] of ``general``.
 
     Attributes:
-        score: ``dot``, ``general`` or ``concat`` (Luong et al. 2015). The additive
-            score of Bahdanau et al. 2015 is ``concat`` with the state before the step.
-        width: of the states, and of the hidden layer of ``concat``.
-        memory_width: of the memory.
+        kind: ``additive`` (Bahdanau et al. 2015), or ``dot``, ``general`` or ``concat``
+            (Luong et al. 2015), which is another name of ``additive``.
+        width: A, of the hidden layer of ``additive`` and ``concat``.
+
+    Raises:
+        InputError: an unknown kind.
     """
 
-    score: str
-    width: int
-    memory_width: int
+    kind: str
+    width: int = 0
 
-    def setup(self) -> None:
-        """Create the parameters of the score."""
-        if self.score == "general":
-            self.state = self._kernel("state", self.width, self.memory_width)
-        if self.score == "concat":
-            self.state = self._kernel("state", self.width, self.width)
-            self.memory = self._kernel("memory", self.memory_width, self.width)
-            self.energy = self._kernel("energy", self.width, 1)
+    @nn.compact
+    def _parameters(self, d: int, e: int) -> Parameters:
+        hidden = {"state": (d, self.width), "memory": (e, self.width)}
+        hidden["energy"] = (self.width, 1)
+        shapes = {"additive": hidden, "dot": {}, "general": {"state": (d, e)}}
+        shapes["concat"] = hidden
+        if self.kind not in shapes:
+            raise InputError(
+                f"the kind of attention is one of {', '.join(shapes)}, not"
+                f" {self.kind!r}"
+            )
+        return {
+            name: self.param(name, projection, shape, 1, False)
+            for name, shape in shapes[self.kind].items()
+        }
 
-    def _kernel(self, name: str, *shape: int) -> Parameters:
-        return self.param(name, _draw_kernel, shape)
+    def project(
+        self, memory: Float[Array, "B S E"], width: int
+    ) -> Float[Array, "B S A"] | None:
+        """Project the memory of an additive score once, for many calls; None for other
+        scores.
 
-    def annotate(
-        self, memory: Float[Array, "B S E"], mask: Bool[Array, "B 1 1 S"]
-    ) -> Annotations:
-        """Compute what does not depend on the state."""
-        concat = self.score == "concat"
-        keys = layers.linear(memory, **self.memory) if concat else None
-        return Annotations(memory, keys, mask)
+        Args:
+            memory: what is attended to.
+            width: D, of the states.
+        """
+        params = self._parameters(width, memory.shape[-1])
+        return layers.linear(memory, **params["memory"]) if "memory" in params else None
 
     def __call__(
-        self, states: Float[Array, "N D"], source: Annotations
-    ) -> tuple[Float[Array, "N E"], Float[Array, "N S"]]:
-        """Attend from the states of all hypotheses; return contexts and weights."""
-        memory = source.memory
-        query = states.astype(memory.dtype)
-        # A search that is exported knows the number of its rows when it is called.
-        query = query.reshape(memory.shape[0], -1, self.width)
-        if self.score != "dot":
-            query = layers.linear(query, **self.state)
-        if source.keys is None:
-            scores = earlier_attention.dot_scores(query, memory)
+        self,
+        query: Float[Array, "B T D"],
+        memory: Float[Array, "B S E"],
+        mask: Bool[Array, "#B #T S"] | None = None,
+        keys: Float[Array, "B S A"] | None = None,
+    ) -> tuple[Float[Array, "B T E"], Float[Array, "B T S"]]:
+        """Attend from queries, such as the states of a decoder, to a memory; return the
+        contexts and the weights.
+
+        Args:
+            query: the states; as wide as the memory for ``dot``.
+            memory: what they attend to.
+            mask: True = may attend; axes of size 1 broadcast. One of padding is
+                [B, 1, S].
+            keys: the result of :meth:`project`.
+
+        Raises:
+            InputError: a mask of numbers, or one that does not fit.
+        """
+        params = self._parameters(query.shape[-1], memory.shape[-1])
+        if "state" in params:
+            query = layers.linear(query, **params["state"])
+        if "energy" in params:
+            if keys is None:
+                keys = layers.linear(memory, **params["memory"])
+            scores = earlier_attention.energies(params["energy"], query, keys)
         else:
-            scores = earlier_attention.energies(self.energy, query, source.keys)
-        mixed = earlier_attention.attend_by_scores(scores, memory, source.mask[:, 0])
-        context, weights = (x.reshape(*states.shape[:1], x.shape[-1]) for x in mixed)
-        return context, weights
+            scores = earlier_attention.dot_scores(query, memory)
+        return earlier_attention.attend_by_scores(scores, memory, mask)
+
+
+def _attend(
+    attention: EarlierAttention, states: Float[Array, "N D"], source: Annotations
+) -> tuple[Float[Array, "N E"], Float[Array, "N S"]]:
+    """Attend from the states of all hypotheses; return contexts and weights."""
+    memory = source.memory
+    query = states.astype(memory.dtype)
+    # A search that is exported knows the number of its rows when it is called.
+    query = query.reshape(memory.shape[0], -1, states.shape[-1])
+    mixed = attention(query, memory, source.mask[:, 0], source.keys)
+    context, weights = (x.reshape(*states.shape[:1], x.shape[-1]) for x in mixed)
+    return context, weights
 
 
 class BahdanauEncoder(nn.Module):
@@ -136,7 +177,7 @@ class BahdanauDecoder(nn.Module):
         """Create the cell, the attention and both maps."""
         width = self.width
         self.initial = self.param("initial", projection, (width, width))
-        self.attention = RecurrentAttention("concat", width, 2 * width)
+        self.attention = EarlierAttention("additive", width)
         self.cell = _gru(width, self.dtype)
         self.readout = self.param("readout", projection, (4 * width, 2 * width))
         self.dropout = Dropout(self.dropout_rate)
@@ -155,7 +196,7 @@ class BahdanauDecoder(nn.Module):
     ) -> Advanced:
         """Read the embedded word before."""
         del train
-        context, weights = self.attention(states, source)
+        context, weights = _attend(self.attention, states, source)
         after, _ = self.cell(states, jnp.concatenate([x, context], axis=-1))
         seen = jnp.concatenate([after.astype(x.dtype), x, context], axis=-1)
         return after, (seen, weights)
@@ -216,9 +257,9 @@ class LuongDecoder(nn.Module):
     def setup(self) -> None:
         """Create the stack, the attention and the map to h~."""
         self.stack = [_lstm(self.width, self.dtype) for _ in range(self.depth)]
-        self.attention = RecurrentAttention(self.score, self.width, self.width)
+        self.attention = EarlierAttention(self.score, self.width)
         shape = 2 * self.width, self.width
-        self.combined = self.param("combined", _draw_kernel, shape)
+        self.combined = self.param("combined", projection, shape, 1, False)
         self.dropout = Dropout(self.dropout_rate)
 
     def begin(self, last: PyTree) -> PyTree:
@@ -241,7 +282,7 @@ class LuongDecoder(nn.Module):
                 x = self.dropout(x, train=train)
             carry, x = cell(carry, x.astype(self.dtype))
             after.append(carry)
-        context, weights = self.attention(x, source)
+        context, weights = _attend(self.attention, x, source)
         both = jnp.concatenate([context, x.astype(context.dtype)], axis=-1)
         found = jnp.tanh(layers.linear(both, **self.combined))
         return (after, found), (found, weights)
@@ -278,10 +319,6 @@ def unroll(
         out_axes=1,
     )
     return run(decoder, states, x)[1]
-
-
-def _draw_kernel(key: Key, shape: tuple[int, int]) -> Parameters:
-    return {"kernel": projection(key, shape)["kernel"]}
 
 
 def _begin(x: Float[Array, "B S D"], width: int) -> tuple[Array, Array]:

@@ -122,7 +122,6 @@ def test_modules_have_any_names():
             bias = nn.PositionBias("relative", 2)(place[0], place[0], causal=False)
             x, _ = nn.MultiHeadAttention(8, 2)(x, x, bias=bias)
             x, _ = nn.EarlierAttention("additive", 5)(x, x)
-            x, _ = nn.EarlierAttention("concat", 5)(x, x)
             return nn.LayerNorm(8)(nn.FeedForward(8, 16, name="mlp")(x))
 
     tokens = jnp.zeros((2, 3), int)
@@ -139,7 +138,6 @@ def test_modules_have_any_names():
         "Embedding_0": {"table": ("vocabulary", "embed")},
         "position_embedding": {"table": ("position", "embed")},
         "EarlierAttention_0": dict.fromkeys(("state", "memory"), hidden) | energy,
-        "EarlierAttention_1": {"both": hidden} | energy,
         "PositionBias_0": {"table": ("position", "heads")},
         "MultiHeadAttention_0": attention | {"output": output},
         "LayerNorm_0": {"scale": ("embed",), "bias": ("embed",)},
