@@ -174,13 +174,12 @@ def _shown(value: object) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> None:
+def check_most(values: object, most: Mapping[str, float]) -> None:
     """Refuse numbers above a bound. None has no bound.
 
     Args:
         values: has each number as an attribute.
         most: the greatest value allowed of each attribute.
-        prefix: before the name of an attribute in the error, such as ``model.``.
 
     Raises:
         InputError: a number is above its bound.
@@ -188,9 +187,7 @@ def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> N
     for name, bound in most.items():
         value = getattr(values, name)
         if value is not None and value > bound:
-            raise InputError(
-                f"{prefix}{name} must be at most {bound:,}, not {_shown(value)}"
-            )
+            raise InputError(f"{name} must be at most {bound:,}, not {_shown(value)}")
 
 
 def first_line(error: BaseException) -> str:

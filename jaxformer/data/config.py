@@ -184,13 +184,6 @@ class DataConfig(Cleaning):
     source_eos: bool = key(True, changes="tokens")
 
     @property
-    def cleaning(self) -> Cleaning:
-        """The steps that clean the training text."""
-        return Cleaning(
-            **{field.name: getattr(self, field.name) for field in fields(Cleaning)}
-        )
-
-    @property
     def one_sided(self) -> bool:
         """Whether an example is one text."""
         return self.kind in ONE_SIDED

@@ -422,4 +422,3 @@ SCHEMES = (
     *("prepared",),
 )
 """What names of data sets begin with; the last is only for training."""
-BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")
