@@ -12,7 +12,8 @@ import numpy as np
 
 import runs
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data import DataConfig, load
+from jaxformer.data.config import DataConfig
+from jaxformer.data.sources import load
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import make_model
 from jaxformer.runs.config import EvaluationConfig, RunConfig

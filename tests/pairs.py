@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from jaxformer.data import DataConfig, load
+from jaxformer.data.config import DataConfig
+from jaxformer.data.sources import load
 from jaxformer.errors import InputError
 
 CODES = ("de", "en")

@@ -67,7 +67,7 @@ def test_importing_loads_only_what_is_used():
     """`import jaxformer` loads neither JAX nor an optional package, and a vocabulary
     waits for neither JAX nor the pipeline.
     """
-    code = "import sys, jaxformer; jaxformer.data.Vocabulary; print(*sys.modules)"
+    code = "import sys, jaxformer.data.vocabulary; print(*sys.modules)"
     loaded = set(python(code).split())
     assert "jaxformer.data.vocabulary" in loaded
     assert not loaded & {*OPTIONAL, "jax", "flax", "jaxformer.data.pipeline"}

@@ -1,41 +1,39 @@
-"""The public names are those of ``public_names.txt``: a change is seen, and meant."""
+"""Public names are written down in ``public_names.txt``, and documented."""
 
+import re
 from pathlib import Path
 
 import public_names
 
-STORED = Path(__file__).with_name("public_names.txt")
+STORED = Path(__file__).with_name("public_names.txt").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+MOST = 130
 
 
 def test_public_names_are_those_that_are_promised():
-    """Names, parameters, configuration keys with their defaults, commands and options
-    are as they are stored.
+    """Names, keys with their defaults, and commands with their options are as they are
+    written.
 
-    What is new or gone on purpose: ``python tests/public_names.py >
-    tests/public_names.txt``, and a line in CHANGELOG.md; what was released keeps
-    working for one more release, as its section on compatibility says.
+    What was released keeps working for one more release, as CHANGELOG.md says under
+    "Compatibility".
     """
-    found, stored = (
-        public_names.lines(),
-        STORED.read_text(encoding="utf-8").splitlines(),
-    )
-    assert {
-        "new": sorted(set(found) - set(stored)),
-        "gone": sorted(set(stored) - set(found)),
-    } == {"new": [], "gone": []}
-    assert found == stored
+    parts = [part.strip().splitlines()[1:] for part in STORED.split("\n\n")]
+    found = public_names.names(), public_names.keys(), public_names.commands()
+    for part, expected in zip(found, parts, strict=True):
+        new, gone = sorted({*part} - {*expected}), sorted({*expected} - {*part})
+        assert {"new": new, "gone": gone} == {"new": [], "gone": []}
+        assert part == expected
 
 
-def test_names_are_told_by_their_parameters():
-    """A parameter that comes, goes, or loses its default changes the line of its
-    name.
-    """
-
-    def first(a, /, b, *, c, d=None):
-        pass
-
-    def second(a, *rest, b=1, **options):
-        pass
-
-    assert public_names._parameters(first) == "(a, b, *, c, d=)"
-    assert public_names._parameters(second) == "(a, *rest, b=, **options)"
+def test_public_names_are_few_and_used():
+    """Each is in README, docs/reuse.md or an example."""
+    names = {name.split(".")[-1] for name in public_names.names()}
+    pages = ROOT / "README.md", ROOT / "docs" / "reuse.md"
+    texts = [*pages, *(ROOT / "docs" / "examples").glob("*.py")]
+    words = {
+        word
+        for path in texts
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    }
+    assert names - words == set()
+    assert len(names) <= MOST

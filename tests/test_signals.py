@@ -11,7 +11,7 @@ import time
 import pytest
 
 from jaxformer import signals
-from jaxformer.data import Vocabulary
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.signals import StopSignal, WaitInterruptedError
 
 

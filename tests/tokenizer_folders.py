@@ -8,7 +8,7 @@ import random
 import sentencepiece
 import tokenizers
 
-from jaxformer.data import load
+from jaxformer.data.sources import load
 
 SCRIPTS = {
     "Latin": "aeiouzßñçøłğıİŷ",

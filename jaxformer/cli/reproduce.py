@@ -8,12 +8,16 @@ from pathlib import Path
 
 import jax
 
-from jaxformer import bucket, paper
+from jaxformer import bucket
 from jaxformer.cli.arguments import add_options, named
 from jaxformer.cli.main import text_file
 from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
-from jaxformer.paper.tables import Table
+from jaxformer.paper.cost import UTILISATION, peak_flops_per_second
+from jaxformer.paper.picture import draw
+from jaxformer.paper.report import make_lines, to_markdown
+from jaxformer.paper.runs import RunScore, read_run
+from jaxformer.paper.tables import Table, find_table
 from jaxformer.visualization.style import check_picture
 
 EXAMPLE = """
@@ -62,16 +66,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--utilisation",
         type=float,
-        default=paper.UTILISATION,
+        default=UTILISATION,
         metavar="X",
-        help=f"share of the peak that training gets (default {paper.UTILISATION}: that"
-        " of the base model on one H200)",
+        help=f"share of the peak that training gets (default {UTILISATION}: that of the"
+        " base model on one H200)",
     )
 
 
 def run(options: argparse.Namespace) -> None:
     """Compare."""
-    table = paper.find_table(options.table)
+    table = find_table(options.table)
     check_output(options.output)
     check_output(options.picture)
     paths = [path.resolve() for path in (options.output, options.picture) if path]
@@ -84,30 +88,26 @@ def run(options: argparse.Namespace) -> None:
     if speed is None:
         here = jax.devices()
         # the precision of the paper's configurations
-        speed = paper.peak_flops_per_second(here, "float32")
+        speed = peak_flops_per_second(here, "float32")
         where, precision = f"{len(here)} {here[0].device_kind}, ", " in float32"
     devices = "" if speed is None else f"{where}{speed:.3g} FLOP/s{precision}"
-    lines = paper.make_lines(
+    lines = make_lines(
         table, runs, flops_per_second=speed, utilisation=options.utilisation
     )
-    text = paper.to_markdown(
-        table, lines, devices=devices, utilisation=options.utilisation
-    )
+    text = to_markdown(table, lines, devices=devices, utilisation=options.utilisation)
     if options.picture is not None:
-        paper.draw(table, lines, options.picture)
+        draw(table, lines, options.picture)
     write_output(options.output, text.removesuffix("\n").split("\n"))
 
 
-def _read_runs(
-    table: Table, given: Sequence[tuple[str, str]]
-) -> dict[str, paper.RunScore]:
+def _read_runs(table: Table, given: Sequence[tuple[str, str]]) -> dict[str, RunScore]:
     """Read the runs that ``--run`` names, by their rows."""
-    found: dict[str, paper.RunScore] = {}
+    found: dict[str, RunScore] = {}
     for name, directory in given:
         row = table.find(name)
         if name in found:
             raise UsageError(
                 f"--run names the row {name} twice: give one run for a row"
             )
-        found[name] = paper.read_run(table, row, bucket.open_directory(directory))
+        found[name] = read_run(table, row, bucket.open_directory(directory))
     return found

@@ -12,7 +12,9 @@ UnicodeNormalization = Literal["none", "NFC", "NFKC"]
 """The normal form of text; see :func:`jaxformer.data.cleaning.normalize`."""
 
 VocabularyModel = Literal["bpe", "unigram", "bytes"]
-"""How a vocabulary finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
+"""How a vocabulary finds its pieces; see
+:meth:`jaxformer.data.vocabulary.Vocabulary.train`.
+"""
 
 ONE_SIDED = ("text", "masked", "documents")
 WITH_LABELS = ("labelled", "scored", "tagged", "spans")

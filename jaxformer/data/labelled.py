@@ -33,7 +33,7 @@ Columns are separated by tabs, or by blanks where a line has no tab; no-break an
 other Unicode blanks are part of a word. Lines of ``-DOCSTART-`` are skipped. Tags of
 IOB1 become IOB2: the first word of each entity has ``B-``.
 
-Every example is a :class:`~jaxformer.data.Pair`:
+Every example is a :class:`~jaxformer.data.records.Pair`:
 
 - labelled, scored: the text, or two with a tab between them, and the label.
 - tagged: words and tags, each joined by one blank.

@@ -20,7 +20,7 @@ name                            data
 ``bundled:en-de/train``         the lines of both languages
 =============================== ================================================
 
-Every example is a :class:`~jaxformer.data.Pair` of the text and itself.
+Every example is a :class:`~jaxformer.data.records.Pair` of the text and itself.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.functional.attention import (
-        KeysValues,
         dot_product_attention,
         masked_softmax,
         multi_head_attention,
         project_keys_values,
     )
-    from jaxformer.functional.chunked_losses import OutputLosses, output_losses
+    from jaxformer.functional.chunked_losses import output_losses
     from jaxformer.functional.earlier_attention import (
         additive_scores,
         attend_by_scores,
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "KeysValues",
-    "OutputLosses",
     "SegmentMask",
     "additive_scores",
     "alibi",
@@ -105,9 +102,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "attention": "KeysValues dot_product_attention masked_softmax"
+        "attention": "dot_product_attention masked_softmax"
         " multi_head_attention project_keys_values",
-        "chunked_losses": "OutputLosses output_losses",
+        "chunked_losses": "output_losses",
         "earlier_attention": "additive_scores attend_by_scores concat_scores dot_scores"
         " general_scores",
         "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary"

@@ -1,6 +1,4 @@
-"""The configuration, the encoder-decoder Transformer, and the layout of its
-parameters.
-"""
+"""The models, their configuration, and the layout of their parameters."""
 
 from __future__ import annotations
 
@@ -10,26 +8,25 @@ from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.models.axis_names import logical_axes
-    from jaxformer.models.cache import Cache, Memory, empty_cache, empty_coverage
     from jaxformer.models.config import TransformerConfig
+    from jaxformer.models.encoder import TextEncoder
+    from jaxformer.models.families import preset
+    from jaxformer.models.language_model import LanguageModel
     from jaxformer.models.layer_stacking import stack_layers, unstack_layers
     from jaxformer.models.seq2seq import (
-        AttentionWeights,
         Transformer,
         count_parameters,
         shift_right,
     )
 
 __all__ = [
-    "AttentionWeights",
-    "Cache",
-    "Memory",
+    "LanguageModel",
+    "TextEncoder",
     "Transformer",
     "TransformerConfig",
     "count_parameters",
-    "empty_cache",
-    "empty_coverage",
     "logical_axes",
+    "preset",
     "shift_right",
     "stack_layers",
     "unstack_layers",
@@ -39,9 +36,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "axis_names": "logical_axes",
-        "cache": "Cache Memory empty_cache empty_coverage",
         "config": "TransformerConfig",
+        "encoder": "TextEncoder",
+        "families": "preset",
+        "language_model": "LanguageModel",
         "layer_stacking": "stack_layers unstack_layers",
-        "seq2seq": "AttentionWeights Transformer count_parameters shift_right",
+        "seq2seq": "Transformer count_parameters shift_right",
     },
 )

@@ -140,7 +140,7 @@ class LanguageModel(OneStack):
         self, memory: Prompt, rows: int, length: int, beam_size: int = 1
     ) -> Cache:
         """Allocate the cache of hypotheses for ``length`` positions after their
-        prompts; see :func:`~jaxformer.models.empty_cache`.
+        prompts; see :func:`~jaxformer.models.cache.empty_cache`.
         """
         before = memory.read.shape[1]
         cache = empty_cache(self.config, rows, length, beam_size, before=before)

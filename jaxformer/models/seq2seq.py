@@ -272,8 +272,8 @@ class Transformer(EncoderDecoder):
     def empty_cache(
         self, memory: Memory, rows: int, length: int, beam_size: int = 1
     ) -> Cache:
-        """Allocate the cache of hypotheses; see :func:`~jaxformer.models.empty_cache`.
-        It does not depend on ``memory``.
+        """Allocate the cache of hypotheses; see
+        :func:`~jaxformer.models.cache.empty_cache`. It does not depend on ``memory``.
         """
         del memory
         return empty_cache(self.config, rows, length, beam_size)

@@ -10,7 +10,6 @@ from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.search.beam import (
-        BeamState,
         beam_finish,
         beam_init,
         beam_search,
@@ -20,24 +19,19 @@ if TYPE_CHECKING:
     from jaxformer.search.constraints import Constraints
     from jaxformer.search.ensemble import mean_log_probabilities
     from jaxformer.search.rules import (
-        Coverage,
         Sampling,
         SearchResult,
         SearchRules,
-        Step,
     )
     from jaxformer.search.scoring import coverage_penalty, length_penalty
     from jaxformer.search.single import greedy_search, sample_search
 
 __all__ = [
-    "BeamState",
     "Constraints",
-    "Coverage",
     "DecodingConfig",
     "Sampling",
     "SearchResult",
     "SearchRules",
-    "Step",
     "beam_finish",
     "beam_init",
     "beam_search",
@@ -52,11 +46,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "beam": "BeamState beam_finish beam_init beam_search beam_step",
+        "beam": "beam_finish beam_init beam_search beam_step",
         "config": "DecodingConfig",
         "constraints": "Constraints",
         "ensemble": "mean_log_probabilities",
-        "rules": "Coverage Sampling SearchResult SearchRules Step",
+        "rules": "Sampling SearchResult SearchRules",
         "scoring": "coverage_penalty length_penalty",
         "single": "greedy_search sample_search",
     },

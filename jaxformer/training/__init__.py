@@ -1,12 +1,8 @@
-"""Training: schedules, optimizers, the step as a pure function, engines that run it,
-and the loop around them.
-"""
+"""Training: schedules, optimizers, and the step as a pure function."""
 
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.optimizer import make_optimizer, update_average
 from jaxformer.training.schedules import (
-    Schedule,
     constant_schedule,
     cool_down,
     cosine_schedule,
@@ -15,13 +11,10 @@ from jaxformer.training.schedules import (
     make_schedule,
     paper_schedule,
 )
-from jaxformer.training.state import TrainState, create_state
+from jaxformer.training.state import create_state
 from jaxformer.training.step import make_eval_step, make_train_step
 
 __all__ = [
-    "Engine",
-    "Schedule",
-    "TrainState",
     "TrainingConfig",
     "constant_schedule",
     "cool_down",
@@ -29,7 +22,6 @@ __all__ = [
     "create_state",
     "inverse_sqrt_schedule",
     "linear_schedule",
-    "make_engine",
     "make_eval_step",
     "make_optimizer",
     "make_schedule",

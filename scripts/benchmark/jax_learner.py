@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 import jax
 
-from jaxformer.data import DataConfig, TrainingData
 from jaxformer.data.batching import Batch
+from jaxformer.data.config import DataConfig
+from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.store import Encoded
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import make_model

@@ -13,8 +13,8 @@ from __future__ import annotations
 import random
 import sys
 
-from jaxformer.data import Vocabulary
 from jaxformer.data.normalization import KNOWN, TABLES
+from jaxformer.data.vocabulary import Vocabulary
 
 TEXTS = {
     "full width": "你好，世界！ （测试） ＡＢＣ １２３ ｶﾀｶﾅ 「引用」 ￥５００ 　",

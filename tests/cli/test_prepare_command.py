@@ -10,7 +10,7 @@ from cli.text import write
 
 import runs
 from jaxformer.data import corpus as corpus_module
-from jaxformer.data import load
+from jaxformer.data.sources import load
 
 CONFIG = f"--config={runs.ROOT}/configs/quickstart.py"
 KEYS = {

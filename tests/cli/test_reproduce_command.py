@@ -11,15 +11,20 @@ import re
 import pytest
 from cli.text import write
 
-from jaxformer import paper
 from jaxformer.checkpoints.average import Average
-from jaxformer.paper.tables import LEARNING_KEYS
+from jaxformer.paper import runs as paper_runs
+from jaxformer.paper.cost import count_flops
+from jaxformer.paper.parameters import count_parameters
+from jaxformer.paper.picture import draw
+from jaxformer.paper.report import make_lines
+from jaxformer.paper.runs import read_run
+from jaxformer.paper.tables import BASE, LEARNING_KEYS, TABLES
 from jaxformer.runs import config as configuration
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import DecodingConfig
 from jaxformer.visualization import style
 
-TABLE3 = paper.TABLES[3]
+TABLE3 = TABLES[3]
 RECORD = {
     "dataset": "text:newstest2013.en,newstest2013.de",
     "bleu": 24.0,
@@ -68,7 +73,7 @@ def test_the_table(call, number):
     """
     outcome = call("reproduce", number)
     assert (outcome.code, outcome.err) == (0, "")
-    table = paper.TABLES[number]
+    table = TABLES[number]
     grid = [line for line in outcome.lines if line.startswith("|")]
     assert len(grid) == 2 + len(table.rows)
     assert len({line.count("|") for line in grid}) == 1
@@ -77,7 +82,7 @@ def test_the_table(call, number):
         assert all(f"{score:g}" in line for score in row.scores.values())
         assert ("unknown" in line) == (row.config is not None)
         if row.config is not None:
-            assert f"{paper.count_parameters(row.model):,}" in line
+            assert f"{count_parameters(row.model):,}" in line
     assert ", run |" not in outcome.out.decode()
     assert "set --flops_per_second" in outcome.out.decode()
 
@@ -131,7 +136,7 @@ def test_why_a_run_does_not_compare(row, tmp_path, record, reason):
     changes = {key: value for key, value in record.items() if "." in key}
     record = {key: value for key, value in record.items() if "." not in key}
     run = write_run(tmp_path / "run", row, RECORD | record, changes)
-    first, *rest = paper.read_run(TABLE3, row, run).notes
+    first, *rest = read_run(TABLE3, row, run).notes
     assert reason in first
     # Only the last step of the run has a perplexity of its own.
     assert rest == ([OTHER_STEP] if "checkpoint" in record else [])
@@ -141,7 +146,7 @@ def test_every_key_of_training_is_noted_or_changes_nothing():
     """A new key must be put among those that keep a run from comparing, or among
     these, which do not. The defaults of a search are the paper's.
     """
-    base = (key.partition(".") for key in paper.BASE)
+    base = (key.partition(".") for key in BASE)
     noted = {*LEARNING_KEYS, *(name for part, _, name in base if part == "training")}
     free = """accumulation_steps seed initial_optimizer engine mesh_fsdp mesh_tensor
         shard_moments deterministic loss_scale max_bad_steps log_every evaluate_every
@@ -172,7 +177,7 @@ def test_fields_of_another_type(call, run, field, value, said):
 
 def test_f1_of_a_parser(call, tmp_path):
     """F1 in the results is shown next to the paper's; BLEU of trees is not."""
-    table, parser = paper.TABLES[4], paper.TABLES[4].find("wsj")
+    table, parser = TABLES[4], TABLES[4].find("wsj")
     given = {"dataset": "text:wsj23.txt,wsj23.trees", "bleu": 70.0, "sentences": 2416}
     given["checkpoint"] = 100_000
     for name, record in (("scored", {**given, "f1": 91.25}), ("plain", given)):
@@ -181,7 +186,7 @@ def test_f1_of_a_parser(call, tmp_path):
         line = line_of("wsj", outcome)
         assert ("F1, run" in outcome.out.decode()) == (name == "scored")
         assert ("| 91.3 | 91.2 |" in line) == (name == "scored")
-        found = paper.read_run(table, parser, run)
+        found = read_run(table, parser, run)
         assert found.get("f1") == record.get("f1")
         if name == "scored":
             assert (found.metric, found.get("bleu"), found.notes) == ("f1", None, ())
@@ -190,14 +195,14 @@ def test_f1_of_a_parser(call, tmp_path):
 def test_averaging(row, tmp_path, monkeypatch):
     """The big model's score is of a mean of 20; Table 3 is of the last checkpoint."""
     average = Average("last20", list(range(281_000, 301_000, 1_000)), "", 0.0)
-    monkeypatch.setattr(paper.runs, "list_averages", lambda _: [average])
-    big, record = paper.TABLES[2].find("ende_big"), {**RECORD, "sentences": 3003}
+    monkeypatch.setattr(paper_runs, "list_averages", lambda _: [average])
+    big, record = TABLES[2].find("ende_big"), {**RECORD, "sentences": 3003}
     record["dataset"] = "sacrebleu:wmt14/full"
 
     def notes(number, row, record):
         name = f"{number}-{record['checkpoint']}".replace("/", "-")
         run = write_run(tmp_path / name, row, record)
-        return paper.read_run(paper.TABLES[number], row, run).notes
+        return read_run(TABLES[number], row, run).notes
 
     mean = {"checkpoint": "average/last20"}
     assert notes(2, big, {**record, **mean}) == ()
@@ -212,7 +217,7 @@ def test_the_best_comparison_is_taken(row, run):
     records = json.loads((run / "results.json").read_text())
     other = {**next(iter(records.values())), "dataset": "text:a,b", "sentences": 7}
     (run / "results.json").write_text(json.dumps({"text:a,b": other, **records}))
-    assert paper.read_run(TABLE3, row, run).dataset == RECORD["dataset"]
+    assert read_run(TABLE3, row, run).dataset == RECORD["dataset"]
 
 
 def test_a_run_of_another_row(call, run, tmp_path):
@@ -261,13 +266,13 @@ def test_files(call, row, tmp_path):
     assert call("reproduce", 3, *files, *speed) == (0, b"", "")
     text = output.read_text("utf-8")
     assert text.startswith('# Table 3 of "Attention Is All You Need"')
-    flops = paper.count_flops(row.model, steps=100_000, tokens_per_batch=25_000)
+    flops = count_flops(row.model, steps=100_000, tokens_per_batch=25_000)
     line = next(line for line in text.split("\n") if "`a_h1` |" in line)
     assert line.endswith(f"| {flops / 0.5e15 / 3600:.2g} |")
     assert "50% of the peak of 1e+15 FLOP/s" in text
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     small = dataclasses.replace(row.model, vocabulary_size=8_000)
-    assert f"run, {paper.count_parameters(small):,} parameters, trained on" in text
+    assert f"run, {count_parameters(small):,} parameters, trained on" in text
 
 
 def test_the_picture_marks_what_does_not_compare(row, run, tmp_path, monkeypatch):
@@ -278,12 +283,12 @@ def test_the_picture_marks_what_does_not_compare(row, run, tmp_path, monkeypatch
     monkeypatch.setattr(
         style, "save", lambda figure, path: drawn.append(figure) or path
     )
-    found = paper.read_run(TABLE3, row, run)
+    found = read_run(TABLE3, row, run)
     for notes in ((), ("trained on other text",)):
         scored = {row.name: dataclasses.replace(found, notes=notes)}
         speed = {"flops_per_second": None, "utilisation": 0.4}
-        lines = paper.make_lines(TABLE3, scored, **speed)
-        paper.draw(TABLE3, lines, tmp_path / "table.png")
+        lines = make_lines(TABLE3, scored, **speed)
+        draw(TABLE3, lines, tmp_path / "table.png")
     star = "run, not comparable"
     for figure, shown in zip(drawn, ([star, "run"], [star, star]), strict=True):
         panels = figure.axes[:2]

@@ -4,7 +4,7 @@ import pytest
 from archive_server import archive_server
 from pairs import config_of
 
-from jaxformer.data import prepare
+from jaxformer.data.preparing import prepare
 
 
 @pytest.fixture

@@ -5,13 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import (
-    Bucket,
-    assign,
-    cover,
-    group,
-    plan_buckets,
-)
+from jaxformer.data import assign, cover, group, plan_buckets
+from jaxformer.data.batching import Bucket
 from jaxformer.errors import InputError
 
 LENGTHS = st.lists(

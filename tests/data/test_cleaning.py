@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import Cleaning, DataConfig, Pair, load
 from jaxformer.data import language_identification as module
 from jaxformer.data.cleaning import (
     STEPS,
@@ -24,8 +23,11 @@ from jaxformer.data.cleaning import (
     table,
     why_nothing_is_left,
 )
+from jaxformer.data.config import Cleaning, DataConfig
 from jaxformer.data.duplicates import find_repeated
 from jaxformer.data.language_identification import check_language, is_foreign
+from jaxformer.data.records import Pair
+from jaxformer.data.sources import load
 from jaxformer.errors import InputError
 
 LANGUAGES = ("en", "de")

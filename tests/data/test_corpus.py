@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 from pairs import BASE, config_of
 
-from jaxformer.data import (
-    TrainingText,
-    Vocabularies,
-    Vocabulary,
-    corpus,
-    encoding,
-    load,
-    load_evaluation,
-    sources,
-)
+from jaxformer.data import corpus, encoding, sources
 from jaxformer.data.cleaning import Counts
+from jaxformer.data.corpus import TrainingText, load_evaluation
 from jaxformer.data.preparing import prepare
 from jaxformer.data.records import Pair
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.data import DataConfig
+from jaxformer.data.config import DataConfig
 from jaxformer.errors import InputError
 
 

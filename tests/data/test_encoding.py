@@ -13,22 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxformer.data import (
-    DataConfig,
-    Pair,
-    Vocabularies,
-    Vocabulary,
-    encode,
-    encoding,
-    load,
-)
+from jaxformer.data import encoding
 from jaxformer.data.cleaning import Counts
+from jaxformer.data.config import DataConfig
 from jaxformer.data.encoding import (
     SubwordSampling,
     Tokenizer,
+    encode,
     encode_evaluation,
     tokenize,
 )
+from jaxformer.data.records import Pair
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 
 PAIRS = list(load("bundled:en-de/train", "en", "de"))[:1000]
@@ -208,7 +205,9 @@ def test_a_tag_begins_the_source_and_cannot_be_spelled():
 
 PARENT = """
 import itertools, multiprocessing, sys
-from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary
+from jaxformer.data.config import DataConfig
+from jaxformer.data.records import Pair
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.data.encoding import Tokenizer, tokenize
 if __name__ == "__main__":
     vocabulary = Vocabulary.train(["a b c d e f g h"] * 9, 20)

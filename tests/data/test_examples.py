@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary, load
+from jaxformer.data.config import DataConfig
 from jaxformer.data.encoding import Tokenizer
 from jaxformer.data.examples import encode_examples, encode_validation, join_texts
 from jaxformer.data.frame import ENCODER, Frame, Template, make_frame
+from jaxformer.data.records import Pair
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.data.windows import question_windows
 from jaxformer.errors import InputError

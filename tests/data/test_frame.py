@@ -8,9 +8,11 @@ import functools
 import numpy as np
 import pytest
 
-from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary, encode
-from jaxformer.data.encoding import Tokenizer
+from jaxformer.data.config import DataConfig
+from jaxformer.data.encoding import Tokenizer, encode
 from jaxformer.data.frame import FILE, Frame, Template, make_frame
+from jaxformer.data.records import Pair
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 
 LANGUAGES = "en", "de_DE"

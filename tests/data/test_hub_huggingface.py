@@ -3,7 +3,8 @@ import json
 import pytest
 from pairs import CODES, refuse, run, texts
 
-from jaxformer.data import hub, load
+from jaxformer.data import hub
+from jaxformer.data.sources import load
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +72,8 @@ def test_broken_folders_of_hugging_face(tmp_path, hf_cache, caplog):
 def test_a_name_that_cannot_be_fetched(hf_cache, tmp_path):
     """As without a network."""
     code = (
-        "from jaxformer.data import load; from jaxformer.errors import InputError\n"
+        "from jaxformer.data.sources import load\n"
+        "from jaxformer.errors import InputError\n"
         "try: list(load('hf:nobody/nothing#de-en/train', 'de', 'en'))\n"
         "except InputError as error: print(error)"
     )

@@ -5,7 +5,8 @@ import pytest
 from archive_server import archive_server, tar_gz
 from pairs import CODES, refuse
 
-from jaxformer.data import load, sacrebleu_sets
+from jaxformer.data import sacrebleu_sets
+from jaxformer.data.sources import load
 from jaxformer.errors import InputError
 
 SGM = (

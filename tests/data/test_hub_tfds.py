@@ -5,7 +5,8 @@ from unittest import mock
 import pytest
 from pairs import CODES, refuse, run, texts
 
-from jaxformer.data import hub, load
+from jaxformer.data import hub
+from jaxformer.data.sources import load
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +91,7 @@ def test_tfds_in_both_directions(tfds_folder, monkeypatch):
 
 def test_tfds_is_read_without_tensorflow(tfds_folder):
     code = (
-        "import sys; from jaxformer.data import load; print(sum(1 for _ in"
+        "import sys; from jaxformer.data.sources import load; print(sum(1 for _ in"
         " load('tfds:little_corpus/de-en/train', 'de', 'en')), 'tensorflow' in"
         " sys.modules)"
     )

@@ -15,7 +15,9 @@ from archive_server import status, tar_gz
 from pairs import CODES
 
 from jaxformer.cli import config_file
-from jaxformer.data import hub, load, prepare
+from jaxformer.data import hub
+from jaxformer.data.preparing import prepare
+from jaxformer.data.sources import load
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
 

@@ -10,8 +10,12 @@ import pytest
 from kinds import config_of_kind, shared_data
 from pairs import config_of
 
-from jaxformer.data import Position, TrainingText, Vocabularies, encoding, prepare
+from jaxformer.data import encoding
+from jaxformer.data.corpus import TrainingText
+from jaxformer.data.pipeline import Position
 from jaxformer.data.prepared import MANIFEST, Manifest
+from jaxformer.data.preparing import prepare
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError
 

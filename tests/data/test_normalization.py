@@ -7,10 +7,12 @@ import unicodedata
 import pytest
 from pairs import config_of
 
-from jaxformer.data import DataConfig, Vocabulary, load, prepare
-from jaxformer.data.config import VocabularyModel
+from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.normalization import KNOWN, TABLES
 from jaxformer.data.prepared import Manifest
+from jaxformer.data.preparing import prepare
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration

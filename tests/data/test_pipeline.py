@@ -10,16 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import (
-    DataConfig,
-    Encoded,
-    Position,
-    Sentences,
-    TrainingData,
-    cover,
-    evaluation_batches,
-)
+from jaxformer.data import Encoded, Sentences, cover
+from jaxformer.data.config import DataConfig
 from jaxformer.data.mixing import Share
+from jaxformer.data.pipeline import Position, TrainingData, evaluation_batches
 from jaxformer.errors import InputError
 
 PAIR = st.tuples(st.integers(1, 30), st.integers(1, 30))

@@ -12,8 +12,10 @@ import shutil
 import pytest
 from pairs import config_of
 
-from jaxformer.data import TrainingText, Vocabularies, load
+from jaxformer.data.corpus import TrainingText
 from jaxformer.data.preparing import new_folder, prepare
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 
 

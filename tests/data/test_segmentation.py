@@ -15,8 +15,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import load
 from jaxformer.data.segmentation import sample
+from jaxformer.data.sources import load
 
 SENTENCES = [text for pair in load("bundled:en-de/valid", "en", "de") for text in pair]
 ODD_TEXTS = ["", " ", "▁", "a▁b", "▁▁ a ▁", "x ▁ y", "😀😀 a", "a😀b 漢字😀"]

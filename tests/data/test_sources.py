@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from jaxformer.data import load, sources
-from jaxformer.data.sources import escape
+from jaxformer.data import sources
+from jaxformer.data.sources import escape, load
 from jaxformer.errors import InputError
 
 

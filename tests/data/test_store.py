@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import Encoded, Sentences, Vocabularies, Vocabulary
+from jaxformer.data import Encoded, Sentences
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.prepared import Manifest, digest
 from jaxformer.data.store import LENGTHS, TOKENS, TokenWriter, concatenate
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 
 SENTENCE = st.lists(st.integers(4, 60_000), max_size=5)

@@ -5,12 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary, load
+from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import TrainingText
 from jaxformer.data.frame import ENCODER, Frame
 from jaxformer.data.preparing import prepare
+from jaxformer.data.records import Pair
+from jaxformer.data.sources import load
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.data.text_pairs import draw_pairs, encode_lines, find_pairs
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 
 BOS, EOS = 2, 3

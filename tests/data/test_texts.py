@@ -8,15 +8,12 @@ import json
 import numpy as np
 import pytest
 
-from jaxformer.data import (
-    DataConfig,
-    Pair,
-    TrainingText,
-    labelled,
-    load,
-    load_evaluation,
-)
+from jaxformer.data import labelled
+from jaxformer.data.config import DataConfig
+from jaxformer.data.corpus import TrainingText, load_evaluation
 from jaxformer.data.labelled import begin_entities
+from jaxformer.data.records import Pair
+from jaxformer.data.sources import load
 from jaxformer.data.texts import library_files
 from jaxformer.errors import InputError
 

@@ -11,9 +11,10 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
+from jaxformer.data.config import DataConfig
 from jaxformer.data.records import Pair
-from jaxformer.data.sources import reversal
+from jaxformer.data.sources import load, reversal
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError

@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 import runs
-from jaxformer.data import TrainingText, files, sources
+from jaxformer.data import files, sources
+from jaxformer.data.corpus import TrainingText
 from jaxformer.data.sources import Pair
 from jaxformer.diagnosis.checks import results
 from jaxformer.diagnosis.evidence import UnseenError

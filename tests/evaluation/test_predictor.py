@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from kinds import LINES, drawn_run, shared_data, shared_run
 
-from jaxformer.data import Vocabulary
 from jaxformer.data.examples import encode_examples, join_texts
 from jaxformer.data.frame import ENCODER
 from jaxformer.data.records import Pair
-from jaxformer.data.vocabulary import MASK, Vocabularies
+from jaxformer.data.vocabulary import MASK, Vocabularies, Vocabulary
 from jaxformer.data.windows import Window, question_windows
 from jaxformer.errors import InputError
 from jaxformer.evaluation.encoder_logits import softmax

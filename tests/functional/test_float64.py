@@ -11,7 +11,7 @@ from models.little import make_model
 
 from jaxformer import functional as F
 from jaxformer.functional.layers import ACTIVATIONS
-from jaxformer.models import empty_cache, empty_coverage
+from jaxformer.models.cache import empty_cache, empty_coverage
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,8 @@ from safetensors.numpy import load_file
 
 from jaxformer import InputError, Transformer, TransformerConfig
 from jaxformer.interop import huggingface
-from jaxformer.models import empty_cache, stack_layers
+from jaxformer.models import stack_layers
+from jaxformer.models.cache import empty_cache
 
 PAD = SETTINGS["pad_token_id"]
 

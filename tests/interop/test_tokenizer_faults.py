@@ -7,7 +7,7 @@ import pytest
 import tokenizer_folders
 from tokenizer_folders import FOLDERS, awkward_lines, write
 
-from jaxformer.data import Vocabularies, Vocabulary
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 

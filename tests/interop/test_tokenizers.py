@@ -12,7 +12,8 @@ import tokenizer_folders
 import tokenizers
 from tokenizer_folders import FOLDERS, awkward_lines, pieces_of, spelled, train, write
 
-from jaxformer.data import DataConfig, Vocabularies
+from jaxformer.data.config import DataConfig
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_table import TableVocabulary
 from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.data.vocabulary_training import load_or_train

@@ -9,7 +9,7 @@ import pytest
 from models.little import LATER, make_model, make_sentences, same
 
 from jaxformer import InputError
-from jaxformer.models import empty_cache, empty_coverage
+from jaxformer.models.cache import empty_cache, empty_coverage
 
 
 @functools.partial(jax.jit, static_argnums=0)

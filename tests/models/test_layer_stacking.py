@@ -12,7 +12,8 @@ from models.little import LATER, make_model, make_sentences, run, shapes
 
 import runs
 from jaxformer import InputError, Transformer
-from jaxformer.models import empty_cache, stack_layers, unstack_layers
+from jaxformer.models import stack_layers, unstack_layers
+from jaxformer.models.cache import empty_cache
 
 SETTINGS = {
     "norm_order": "pre",

@@ -5,14 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxformer import paper
 from jaxformer.cli import config_file
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
+from jaxformer.paper.cost import count_flops, expected_hours, peak_flops_per_second
+from jaxformer.paper.parameters import count_parameters
+from jaxformer.paper.report import make_lines, to_markdown
+from jaxformer.paper.tables import TABLES, find_table
 from jaxformer.runs.config import flatten, parse
 
 ROOT = Path(__file__).parents[2]
-ROWS = [row for table in paper.TABLES.values() for row in table.rows if row.config]
+ROWS = [row for table in TABLES.values() for row in table.rows if row.config]
 
 # At 37,000 pieces, and 32,000 for French; a parser has 16,000 or 32,000 of them and
 # four layers of the big width and the base d_ff, of so many numbers each in the encoder
@@ -58,7 +61,7 @@ def test_parameters_are_the_papers(row):
     """The count is that of the golden list, and within 8 % the paper's; the models
     that differ in structure have as many.
     """
-    count = paper.count_parameters(row.model)
+    count = count_parameters(row.model)
     assert count == GOLDEN.get(row.name, BASE)
     if row.parameters is not None:
         assert abs(count / 1e6 / row.parameters - 1) < 0.08
@@ -84,15 +87,15 @@ def test_rows_and_files_agree(row):
     others = found.keys() - settings.keys() - {*free.split()}
     assert {key: found[key] for key in others} == {key: base[key] for key in others}
     assert found["training.keep_latest"] >= (row.averaged or 1)
-    if row in paper.TABLES[3].rows:
+    if row in TABLES[3].rows:
         assert "newstest2013" in found["data.test"]
 
 
 def cells(number, *headings):
     """Return some columns of a table as it is printed."""
-    table = paper.TABLES[number]
-    lines = paper.make_lines(table, {}, flops_per_second=None, utilisation=0.4)
-    text = paper.to_markdown(table, lines, devices="", utilisation=0.4)
+    table = TABLES[number]
+    lines = make_lines(table, {}, flops_per_second=None, utilisation=0.4)
+    text = to_markdown(table, lines, devices="", utilisation=0.4)
     header, _, *rows = (
         [cell.strip() for cell in line.split("|")]
         for line in text.split("\n")
@@ -115,8 +118,8 @@ def test_the_numbers_of_the_paper():
             [cell.removesuffix(" M") or "-" for cell in row]
             for row in cells(number, *headings)
         ]
-        names = [row.name for row in paper.TABLES[number].rows]
-        assert paper.TABLES[number].sentences == {2: 3003, 3: 3000, 4: 2416}[number]
+        names = [row.name for row in TABLES[number].rows]
+        assert TABLES[number].sentences == {2: 3003, 3: 3000, 4: 2416}[number]
         found = [[name, *row] for name, row in zip(names, printed, strict=True)]
         assert found == [row.split() for row in text.split(";")]
 
@@ -125,7 +128,7 @@ def test_the_flops_of_the_paper():
     """They are days by eight P100 of 9.5 TFLOP/s."""
     for name, days in (("ende_base", 0.5), ("ende_big", 3.5)):
         spent = 8 * 9.5e12 * days * 86_400
-        assert f"{spent:.1e}" == f"{paper.TABLES[2].find(name).flops:.1e}"
+        assert f"{spent:.1e}" == f"{TABLES[2].find(name).flops:.1e}"
 
 
 def test_flops_and_hours():
@@ -133,24 +136,24 @@ def test_flops_and_hours():
     the time; unknown peaks stay so.
     """
     base = TransformerConfig.base(37_000)
-    once = paper.count_flops(base, steps=1, tokens_per_batch=25_000)
+    once = count_flops(base, steps=1, tokens_per_batch=25_000)
     # About six operations a parameter and token, of encoder and decoder together half
     # that on each side.
     assert once == pytest.approx(6 * 25_000 * (18.9e6 + 25.2e6 + 18.9e6), rel=0.02)
-    six = paper.count_flops(base, steps=3, tokens_per_batch=50_000)
+    six = count_flops(base, steps=3, tokens_per_batch=50_000)
     assert six == pytest.approx(6 * once)
-    assert paper.expected_hours(3.6e15, 1e12, 0.5) == pytest.approx(2.0)
+    assert expected_hours(3.6e15, 1e12, 0.5) == pytest.approx(2.0)
     known = SimpleNamespace(platform="gpu", device_kind="NVIDIA A100-SXM4-80GB")
     cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
     for devices, peak in (([known] * 2, 2 * 156e12), ([known, cpu], None), ([], None)):
-        assert paper.peak_flops_per_second(devices, "float32") == peak
+        assert peak_flops_per_second(devices, "float32") == peak
 
 
 def test_there_is_no_such_table_or_row():
     """They are refused in one line that says which there are."""
     with pytest.raises(InputError, match=r"no table 1 .*: take 2, 3, 4"):
-        paper.find_table(1)
+        find_table(1)
     for name in ("bytenet-ende", "ende_huge"):
         said = f"no row '{name}' to compare a run with: take ende_base, enfr_base"
         with pytest.raises(InputError, match=said):
-            paper.find_table(2).find(name)
+            find_table(2).find(name)

@@ -17,7 +17,8 @@ from jaxformer import InputError, Transformer, TransformerConfig
 from jaxformer import functional as F
 from jaxformer.interop import ctranslate2 as interop
 from jaxformer.interop.ctranslate2 import list_limits
-from jaxformer.models import empty_cache, stack_layers
+from jaxformer.models import stack_layers
+from jaxformer.models.cache import empty_cache
 from jaxformer.search.beam import beam_search
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import greedy_search

@@ -25,7 +25,7 @@ from parity.translation_models import (
 import runs
 from jaxformer import Transformer
 from jaxformer.interop.huggingface.seq2seq import from_model
-from jaxformer.models import empty_cache
+from jaxformer.models.cache import empty_cache
 from jaxformer.search.beam import beam_search
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import greedy_search

@@ -51,7 +51,8 @@ found = {}
 """
 
 AGREE = """
-from jaxformer.data import DataConfig, TrainingText
+from jaxformer.data.config import DataConfig
+from jaxformer.data.corpus import TrainingText
 from jaxformer.training import run
 
 trained = []

@@ -7,7 +7,9 @@ import pytest
 from kinds import run_config, write_data
 from training.little import little_config
 
-from jaxformer.data import DataConfig, TrainingText, prepare
+from jaxformer.data.config import DataConfig
+from jaxformer.data.corpus import TrainingText
+from jaxformer.data.preparing import prepare
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.training.introduction import report_unknown

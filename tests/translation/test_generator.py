@@ -9,8 +9,7 @@ import pytest
 import tokenizer_folders
 
 from jaxformer import InputError, TransformerConfig, Translator
-from jaxformer.data import Vocabulary
-from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.search.config import DecodingConfig

@@ -21,7 +21,8 @@ import runs
 from jaxformer.data.store import Sentences
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.models import Transformer, empty_cache
+from jaxformer.models import Transformer
+from jaxformer.models.cache import empty_cache
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
 from jaxformer.translation.batch import Sentence, search_batch

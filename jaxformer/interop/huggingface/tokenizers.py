@@ -39,7 +39,7 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     """Read the vocabularies of source and target.
 
     A vocabulary may have fewer ids than the model's table has rows (``vocab_size``):
-    the rows from :attr:`jaxformer.data.Vocabulary.size` on have no text.
+    the rows from :attr:`jaxformer.data.vocabulary.Vocabulary.size` on have no text.
 
     Args:
         folder: with the files of the tokenizer, which ``docs/interop.md`` lists.
