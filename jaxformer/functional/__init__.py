@@ -2,62 +2,55 @@
 Equinox.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from jaxformer.errors import lazy_names
-
-if TYPE_CHECKING:
-    from jaxformer.functional.attention import (
-        dot_product_attention,
-        masked_softmax,
-        multi_head_attention,
-        project_keys_values,
-    )
-    from jaxformer.functional.chunked_losses import output_losses
-    from jaxformer.functional.earlier_attention import (
-        additive_scores,
-        attend_by_scores,
-        concat_scores,
-        dot_scores,
-        general_scores,
-    )
-    from jaxformer.functional.layers import (
-        dropout,
-        embed,
-        feed_forward,
-        layer_norm,
-        linear,
-        project_to_vocabulary,
-        rms_norm,
-        stochastic_depth,
-    )
-    from jaxformer.functional.losses import (
-        correct,
-        cross_entropy,
-        smoothed_probabilities,
-        smoothing_floor,
-        symmetric_divergence,
-        z_loss,
-    )
-    from jaxformer.functional.masks import (
-        SegmentMask,
-        causal_mask,
-        combine,
-        padding_mask,
-        segment_mask,
-        window_mask,
-    )
-    from jaxformer.functional.positions import (
-        alibi,
-        learned,
-        relative_bias,
-        relative_buckets,
-        rotary,
-        segment_positions,
-        sinusoidal,
-    )
+from jaxformer.functional.attention import (
+    dot_product_attention,
+    masked_softmax,
+    multi_head_attention,
+    project_keys_values,
+)
+from jaxformer.functional.chunked_losses import output_losses
+from jaxformer.functional.earlier_attention import (
+    additive_scores,
+    attend_by_scores,
+    concat_scores,
+    dot_scores,
+    general_scores,
+)
+from jaxformer.functional.layers import (
+    dropout,
+    embed,
+    feed_forward,
+    layer_norm,
+    linear,
+    project_to_vocabulary,
+    rms_norm,
+    stochastic_depth,
+)
+from jaxformer.functional.losses import (
+    correct,
+    cross_entropy,
+    smoothed_probabilities,
+    smoothing_floor,
+    symmetric_divergence,
+    z_loss,
+)
+from jaxformer.functional.masks import (
+    SegmentMask,
+    causal_mask,
+    combine,
+    padding_mask,
+    segment_mask,
+    window_mask,
+)
+from jaxformer.functional.positions import (
+    alibi,
+    learned,
+    relative_bias,
+    relative_buckets,
+    rotary,
+    segment_positions,
+    sinusoidal,
+)
 
 __all__ = [
     "SegmentMask",
@@ -98,22 +91,3 @@ __all__ = [
     "window_mask",
     "z_loss",
 ]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "attention": "dot_product_attention masked_softmax"
-        " multi_head_attention project_keys_values",
-        "chunked_losses": "output_losses",
-        "earlier_attention": "additive_scores attend_by_scores concat_scores dot_scores"
-        " general_scores",
-        "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary"
-        " rms_norm stochastic_depth",
-        "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
-        " symmetric_divergence z_loss",
-        "masks": "SegmentMask causal_mask combine padding_mask segment_mask"
-        " window_mask",
-        "positions": "alibi learned relative_bias relative_buckets rotary"
-        " segment_positions sinusoidal",
-    },
-)
