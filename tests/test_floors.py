@@ -166,7 +166,6 @@ def test_a_downward_import_passes(module, source):
 # Files of a room that import each other. A circle that is gone leaves the list; none
 # comes.
 CIRCLES = """
-bucket bucket.mirror
 data.frame data.vocabulary data.vocabulary_labels data.vocabulary_sentencepiece \
 data.vocabulary_table data.vocabulary_tokenizer data.vocabulary_training
 data.labelled data.sources data.texts
