@@ -207,7 +207,6 @@ FAULTS: list[tuple[Any, ...]] = [
     (READABLE, lose_a_translation),
     (READABLE, filled("vocabulary/shared.model", "no model")),
     (READABLE, removed(f"checkpoints/{STEPS}")),
-    (READABLE, removed(f"checkpoints/{STEPS}/params")),
     (READABLE, made("averages/last-1")),
     (READABLE, removed("checkpoints", "results.json")),
     (READABLE, removed("checkpoints", "metrics.jsonl")),
