@@ -35,7 +35,6 @@ from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import MOST_BEAM
 
 if TYPE_CHECKING:
-    from jaxformer.translation.options import ResultOptions
     from jaxformer.translation.results import Hypothesis, LongSources
 
 EXAMPLE = """
@@ -78,11 +77,10 @@ options leave no translation gives an empty line, without a score in --format=js
 
 Input of any length takes the same memory: --window sentences are read, translated in
 batches of similar length, and written; those of a pipe that has had no line for half a
-second, at once. A file is first checked for lines that cannot be translated, so that
-nothing is written if there is one; a pipe cannot be read twice, and ends at the window
-of such a line. --output appears under its name when all is translated: until then an
-older file is unchanged. If the command fails or is interrupted, the lines so far stay
-in FILE.part, or in FILE.part2 and so on if that exists.
+second, at once. A line that cannot be translated ends the command at its window.
+--output appears under its name when all is translated: until then an older file is
+unchanged. If the command fails or is interrupted, the lines so far stay in FILE.part,
+or in FILE.part2 and so on if that exists.
 """
 
 
@@ -157,20 +155,6 @@ def run(options: argparse.Namespace) -> None:
     if options.distinct and not decoding.sample:
         most = decoding.beam_size
 
-    def asked() -> ResultOptions:
-        """Open the files of constraints again."""
-        return {
-            "decoding": decoding,
-            "n_best": most,
-            "alignment": bool(options.alignment),
-            "alignment_layer": options.alignment_layer,
-            "paragraphs": options.paragraphs,
-            "ban": options.ban,
-            "prefixes": _read_fields(options.prefix),
-            "required": _read_fields(options.require),
-        }
-
-    total: int | None = None
     count = unfinished = 0
     long: list[LongSources] = []
     with name_lines(
@@ -178,8 +162,9 @@ def run(options: argparse.Namespace) -> None:
         prefixes=options.prefix,
         required=options.require,
     ):
-        if options.input and all(path.is_file() for path in (options.input, *files)):
-            total = translator.check(read_input(options.input), **asked())
+        total = None
+        if options.input and options.input.is_file():
+            total = sum(1 for _ in read_input(options.input))
         with (
             open_output(options.output) as write,
             show_progress(total, options.output) as advance,
@@ -192,7 +177,14 @@ def run(options: argparse.Namespace) -> None:
                 progress=advance,
                 notice=long.append,
                 pause=pause,
-                **asked(),
+                decoding=decoding,
+                n_best=most,
+                alignment=bool(options.alignment),
+                alignment_layer=options.alignment_layer,
+                paragraphs=options.paragraphs,
+                ban=options.ban,
+                prefixes=_read_fields(options.prefix),
+                required=_read_fields(options.require),
             )
             # A stream reads a line before it is asked for the next source.
             for place, (hypotheses, source) in enumerate(

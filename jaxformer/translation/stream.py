@@ -94,7 +94,9 @@ class LineSearch:
             pause: see :meth:`Translator.stream`.
         """
         limit, cut, whole = self.codec.longest, 0, 0
-        for passages, sentences in self._read(texts, pause):
+        lines = number_lines(texts, self.prefixes, self.required)
+        for window in windows(lines, self.window, pause):
+            passages, sentences = self.prepare(window)
             for each in passages:
                 is_whole = max(map(len, each.parts)) > limit
                 whole += each.longest > limit and is_whole
@@ -102,17 +104,6 @@ class LineSearch:
             yield from self._translate(passages, sentences, stop, progress)
         if cut or whole:
             notice(LongSources(limit, cut=cut, whole=whole))
-
-    def check(self, texts: Iterable[str]) -> int:
-        """Read texts and translate nothing; see :meth:`Translator.check`."""
-        return sum(len(passages) for passages, _ in self._read(texts))
-
-    def _read(
-        self, texts: Iterable[str], pause: Callable[[], bool] = lambda: False
-    ) -> Iterator[Prepared]:
-        """Prepare windows of lines."""
-        lines = number_lines(texts, self.prefixes, self.required)
-        return map(self.prepare, windows(lines, self.window, pause))
 
     def prepare(self, lines: Sequence[SourceLine]) -> Prepared:
         """Encode lines, and check what each asks for: the first step of a search, which

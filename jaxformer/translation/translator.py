@@ -310,14 +310,6 @@ class Translator:
         search = self.line_search(texts, window=window, **options)
         return search.stream(texts, progress=progress, notice=notice, pause=pause)
 
-    def check(self, texts: Iterable[str], **options: Unpack[ResultOptions]) -> int:
-        """Count the texts of a stream, and find what :meth:`stream` would refuse.
-
-        Raises:
-            InputError: as :meth:`stream`.
-        """
-        return self.line_search(texts, **options).check(texts)
-
     def line_search(
         self,
         texts: object = (),

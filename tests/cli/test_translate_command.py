@@ -338,15 +338,21 @@ def test_a_reader_that_goes_ends_the_command(workdir):
     assert (process.returncode, err) == (1, b"")
 
 
-def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, tmp_path):
+def test_a_bad_line_of_a_file_leaves_an_older_output(call, tmp_path):
+    """The line is named. One that is not UTF-8 is found before any is translated."""
     workdir, output = f"--workdir={runs.refusing_run()}", tmp_path / "out"
     write(output, ["saved"])
-    for bad, rule in ((b"word " * 300, " has"), (b"\xff", ": not UTF-8")):
+    for bad, rule, lines in ((b"\xff", ": not UTF-8", 0), (b"word " * 300, " has", 30)):
         (tmp_path / "in").write_bytes(b"a\n" * 30 + bad)
         given = [f"--input={tmp_path / 'in'}", "--window=5", f"--output={output}"]
-        assert f"in, line 31{rule}" in call("translate", workdir, *given).error
+        outcome = call("translate", workdir, *given)
+        assert (outcome.code, outcome.out) == (1, b"")
+        *_, last = outcome.err.splitlines()
+        assert last.startswith("jaxformer: error: ")
+        assert f"in, line 31{rule}" in last
         assert output.read_text() == "saved\n"
-        assert not (tmp_path / "out.part").exists()
+        part = tmp_path / "out.part"
+        assert lines == (len(part.read_bytes().splitlines()) if part.exists() else 0)
 
 
 def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, translator, tmp_path):
