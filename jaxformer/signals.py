@@ -7,7 +7,8 @@ signal is only noted, and the loop saves before it ends (:class:`StopSignal`).
 
 Python raises KeyboardInterrupt wherever the main thread is. In a callback of the
 garbage collector (JAX has one) or of an event loop (orbax has one) the exception is
-printed and lost. While compiled code runs it is not raised.
+printed and lost: the command ends with 130 all the same once it is done. While compiled
+code runs it is not raised.
 """
 
 from __future__ import annotations
@@ -29,12 +30,7 @@ Result = TypeVar("Result")
 INTERRUPTED = 130
 """The exit code of a command that a signal ended."""
 
-PATIENCE = 3.0
-"""Seconds after a signal in which a command with nothing to save must end by itself."""
-
 _noted: list[int] = []
-_left: list[threading.Event] = []
-_PATIENCE = 0.5
 
 
 def signals() -> list[signal.Signals]:
@@ -65,23 +61,16 @@ def end_while_loading() -> None:
 
 
 @contextlib.contextmanager
-def noted(patience: float | None = None) -> Iterator[None]:
+def noted() -> Iterator[None]:
     """Raise KeyboardInterrupt on a signal and note it for :func:`check`. A second one
     ends the process.
 
     Outside the main thread, where Python allows no handlers, nothing changes.
-
-    Args:
-        patience: seconds after a signal until the process ends with 130 if the block
-            has not ended, because the exception was lost or compiled code does not
-            return; None: no bound.
     """
     _noted.clear()
     before = _install(_note)
-    bounded = before and patience is not None
     try:
-        with _bounded(patience or 0.0) if bounded else contextlib.nullcontext():
-            yield
+        yield
     finally:
         _restore(before)
         _noted.clear()
@@ -196,23 +185,11 @@ def call(function: Callable[[], Result]) -> Result:
         finally:
             done.set()
 
-    try:
-        # start() may be interrupted too, with the function already running.
-        threading.Thread(target=work, daemon=True).start()
-        done.wait()
-    except BaseException:
-        _left.append(done)
-        raise
+    threading.Thread(target=work, daemon=True).start()
+    done.wait()
     if errors:
         raise errors[0]
     return results[0]
-
-
-def is_busy() -> bool:
-    """Return whether an abandoned call still runs. The interpreter cannot end in order
-    while it does.
-    """
-    return not all(done.wait(_PATIENCE) for done in _left)
 
 
 class Feed:
@@ -255,45 +232,10 @@ def _restore(handlers: dict[int, Any]) -> None:
         signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _bounded(patience: float) -> Iterator[None]:
-    """End the process some seconds after a signal, whatever the main thread does."""
-    # The system's own handler writes to the pipe, also while compiled code keeps
-    # Python's handler waiting.
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    ended, numbers = threading.Event(), signals()
-
-    def watch() -> None:
-        while (signalled := os.read(reading, 1)) and signalled[0] not in numbers:
-            pass  # a signal that asks for something else
-        os.close(reading)
-        if signalled and not ended.wait(patience):
-            end()
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-        signal.set_wakeup_fd(before)
-        os.close(writing)
-
-
-def _note(number: int, frame: FrameType | None) -> None:
+def _note(number: int, _: FrameType | None) -> None:
     _noted.append(number)
     for each in signals():  # a closed terminal sends SIGHUP more than once
         signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
     if number == signal.SIGHUP:
         leave_terminal()
-    while frame is not None:
-        library = frame.f_globals.get("__name__", "").partition(".")[0]
-        if frame.f_code.co_name == "_xla_gc_callback" or library in (
-            "asyncio",
-            "orbax",
-        ):
-            return  # an exception raised there is lost, or becomes another error
-        frame = frame.f_back
     raise KeyboardInterrupt

@@ -64,30 +64,26 @@ def start(*before: str) -> int:
     """
     signals.end_while_loading()
     arguments = [*before, *sys.argv[1:]]
-    code = main(arguments, patience=signals.PATIENCE)
-    if arguments[:1] == ["train"] or (
-        arguments[:1] == ["prepare"] and code != signals.INTERRUPTED
-    ):
+    code = main(arguments)
+    if arguments[:1] in (["train"], ["prepare"]) and code != signals.INTERRUPTED:
         return code  # they have ended their threads
-    # Threads of JAX may still compile or compute. An interpreter that ends in order
-    # frees the memory that they use.
+    # Threads may still compile, compute or train a vocabulary. An interpreter that ends
+    # in order frees the memory that they use.
     return signals.end(code)
 
 
-def main(arguments: Sequence[str], *, patience: float | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted;
     wrong usage exits with 2.
 
     Args:
         arguments: of the command line, without the program's name.
-        patience: seconds after a signal until the process is ended, of a command that
-            saves nothing; None: it is never ended.
     """
     try:
         options = parse(list(arguments))
         _check_process(arguments, options.command)
         keep_programs()
-        return _run(options, patience) or DONE
+        return _run(options) or DONE
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
     finally:
@@ -271,12 +267,10 @@ def _explain(error: BaseException) -> str | None:
     return None
 
 
-def _run(options: argparse.Namespace, patience: float | None) -> int | None:
+def _run(options: argparse.Namespace) -> int | None:
     """Run a command. Of those that save, an interrupted one says how it continues."""
-    saves = options.command in ("train", "prepare")
     try:
-        drains = options.command == "serve"
-        with signals.noted(None if saves or drains else patience):
+        with signals.noted():
             try:
                 _open_runs(options)
                 return options.run(options)
@@ -284,13 +278,11 @@ def _run(options: argparse.Namespace, patience: float | None) -> int | None:
                 # an interrupted library may raise anything, or nothing
                 signals.check()
     except KeyboardInterrupt:
-        if saves:
+        if options.command in ("train", "prepare"):
             sys.stderr.write(
                 "jaxformer: interrupted; the same command continues, or starts again if"
                 " nothing was saved\n"
             )
-            if signals.is_busy():
-                signals.end()
         raise
 
 

@@ -121,18 +121,12 @@ def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
             f"{directory} has no result {wanted!r}; it has {_quoted(list(records))}"
         )
     record = records[names[0]]
-    if not {"hypotheses", "sentences"} <= record.keys():
+    if "hypotheses" not in record:
         raise InputError(
             f"the result {wanted!r} of {directory} names no translations: evaluate the"
             " run again"
         )
-    lines = read_hypotheses(directory, record)
-    if len(lines) != record["sentences"]:
-        raise InputError(
-            f"{directory / record['hypotheses']} has {len(lines)} lines and"
-            f" results.json says {record['sentences']}: evaluate the run again"
-        )
-    return record, lines
+    return record, read_hypotheses(directory, record)
 
 
 def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:

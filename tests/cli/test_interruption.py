@@ -6,7 +6,6 @@ import contextlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -57,31 +56,3 @@ def test_a_lost_interruption_ends_a_command(then, monkeypatch, call):
 
     monkeypatch.setattr(Translator, "load", load)
     assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
-
-
-STUCK = """
-import hashlib, os, signal, sys, threading
-from jaxformer.cli import main
-from jaxformer import signals
-from jaxformer.translation.translator import Translator
-
-def load(*_, **__):
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)
-
-signals.PATIENCE = 0.2
-Translator.load = load
-sys.argv = ["jaxformer", "translate", "--workdir=x"]
-main.start()
-"""
-
-
-def test_an_interruption_ends_what_is_stuck():
-    """Compiled code that does not return keeps Python's handler waiting; the process
-    ends with 130 all the same.
-    """
-    line, options = [sys.executable, "-c", STUCK], {"env": runs.environment()}
-    begun = time.monotonic()
-    done = subprocess.run(line, capture_output=True, check=False, **options)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
-    assert time.monotonic() - begun < 20.0

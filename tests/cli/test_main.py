@@ -93,7 +93,7 @@ def test_the_program():
 def test_arguments_of_the_process(before, given, monkeypatch, ends):
     """A script puts its command before the arguments of the process."""
     done = []
-    monkeypatch.setattr(main_module, "main", lambda found, patience: done.append(found))
+    monkeypatch.setattr(main_module, "main", done.append)
     monkeypatch.setattr("sys.argv", ["jaxformer", *given])
     main_module.start(*before)
     assert done == [[*before, *given]]

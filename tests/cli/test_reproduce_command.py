@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 
 import pytest
 from cli.text import write
@@ -156,23 +155,6 @@ def test_every_key_of_training_is_noted_or_changes_nothing():
     assert noted | {*free.split()} == keys
     assert not noted & {*free.split()}
     assert (DecodingConfig().length_penalty, DecodingConfig().sample) == ("gnmt", False)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("sentences", True, "must be a whole number, not true"),
-        ("checkpoint", None, "must be a step or a name, not null"),
-        ("bleu", None, "must be a number, not null"),
-    ],
-)
-def test_fields_of_another_type(call, run, field, value, said):
-    """A record that ``evaluate`` did not write is refused with its entry and file."""
-    (record,) = json.loads((run / "results.json").read_text()).values()
-    (run / "results.json").write_text(json.dumps({"mine": {**record, field: value}}))
-    error = call("reproduce", 3, f"--run=a_h1={run}").error
-    assert re.search(f"{field} of the entry .* {said}", error)
-    assert str(run / "results.json") in error
 
 
 def test_f1_of_a_parser(call, tmp_path):

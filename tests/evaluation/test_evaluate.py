@@ -252,15 +252,10 @@ def test_results_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
 
 def test_a_record_names_no_file_outside_the_run(tmp_path):
     """A link may lead there too."""
-    for name in ("../secret", "/etc/passwd", "a/b", "", "..", "a\0b"):
-        record = json.dumps({"set": {"dataset": "set", "hypotheses": name}})
-        (tmp_path / "results.json").write_text(record)
-        said = "hypotheses of the entry 'set' .* must be the name of a file in the run"
-        with pytest.raises(InputError, match=said):
-            records.read_results(tmp_path)
     (tmp_path / "hypotheses.set.txt").symlink_to(tmp_path / "results.json")
-    with pytest.raises(InputError, match="is a link: copy the file"):
-        records.read_hypotheses(tmp_path, {"hypotheses": "hypotheses.set.txt"})
+    for name in ("../secret", "/etc/passwd", "a/b", "", "hypotheses.set.txt"):
+        with pytest.raises(InputError, match=r"must be a file in .*: copy it there"):
+            records.read_hypotheses(tmp_path, {"hypotheses": name})
 
 
 def test_each_text_of_a_pipe_has_a_result(tmp_path):
