@@ -4,7 +4,6 @@ them in ``averages/``.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import time
@@ -125,13 +124,9 @@ def save_average(
     )
     make_folder(path.parent, "--workdir")
     with hold(path.parent, refusal):
-        # The newest stays the newest after the clock was set back.
-        now = time.time()
-        for other in average_folders(run):
-            with contextlib.suppress(InputError):  # damaged
-                now = max(now, read_average(other).time + 1e-3)
         last = checkpoints.progress(steps[-1])
-        made = Average(name, list(steps), last["vocabulary"], now, last.get("base"))
+        kept = last["vocabulary"], time.time(), last.get("base")
+        made = Average(name, list(steps), *kept)
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
             _remove(leftover)
@@ -184,10 +179,7 @@ def read_average(path: Path) -> Average:
     Raises:
         InputError: it is damaged.
     """
-    record = folder.read_record(path)
-    if record.keys() - {"base"} != {"steps", "vocabulary", "time"}:
-        raise folder.damaged(path, "its record is not that of an average")
-    return Average(path.name, **record)
+    return Average(path.name, **folder.read_record(path))
 
 
 def _choose(

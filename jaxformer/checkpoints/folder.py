@@ -95,7 +95,6 @@ def write(
                 path.absolute(), dict(trees), custom_metadata=dict(record)
             )
     except Exception as error:
-        signals.check()
         for unfinished in path.parent.glob(f"{path.name}{TEMPORARY}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         raise InputError(f"cannot write {path}: {first_line(error)}") from error
@@ -252,7 +251,6 @@ def _reading(path: Path) -> Iterator[None]:
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:
-        signals.check()  # orbax words a signal as an error of its own
         reason = f"cannot read {_where(path)}: {first_line(error)}"
         raise InputError(f"{reason}; {_CURE}") from error
 

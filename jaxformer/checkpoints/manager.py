@@ -42,7 +42,6 @@ class CheckpointManager(SavedCheckpoints):
         keep_best: int = 1,
         keep_every: int | None = None,
         best_metric: str = "bleu",
-        on_failure: Callable[[InputError], None] | None = None,
     ) -> None:
         """Open a directory of checkpoints; it is made where it is missing.
 
@@ -52,9 +51,6 @@ class CheckpointManager(SavedCheckpoints):
             keep_best: how many of the best to keep too, by ``best_metric``.
             keep_every: keep every checkpoint whose step this divides, too.
             best_metric: name of a score; higher is better, except for ``loss``.
-            on_failure: called by :meth:`save` with the error of a save that failed;
-                None: the error is raised. On several processes it is always
-                raised, since after a failure they no longer save in step.
 
         Raises:
             InputError: the scores of a checkpoint are damaged.
@@ -63,9 +59,6 @@ class CheckpointManager(SavedCheckpoints):
         for step in super().steps:
             folder.read_scores(self.path(step))  # orbax would fail on damaged ones
         self._orbax = folder.open_orbax()
-        self._on_failure = on_failure if jax.process_count() == 1 else None
-        # The error of the last save, once it was given to on_failure.
-        self._failed: InputError | None = None
         self._sealing: threading.Thread | None = None
         # Why the last checkpoint is not in its bucket.
         self._unsent: Exception | None = None
@@ -122,8 +115,7 @@ class CheckpointManager(SavedCheckpoints):
 
         Raises:
             InputError: this save, or the one before it, failed: no space, no
-                permission. With ``on_failure`` it is called instead, and the next save
-                tries again; the last good checkpoint stays.
+                permission. The last good checkpoint stays.
         """
         trees = {"params": params, "training": training}
         if self._apart:
@@ -132,24 +124,14 @@ class CheckpointManager(SavedCheckpoints):
         def save() -> None:
             self._save(step, trees, progress, scores)
 
-        self._attempt(self._finish)
+        self.wait()
         known = {each.step: each.metrics for each in self._checkpointer.checkpoints}
         if step in known and (scores is None or known[step]):
             return
-        if self._failed is not None:
-            self._tidy()
-            self._failed = None
-        self._attempt(lambda: self._replace(step, save) if step in known else save())
-
-    def wait(self) -> None:
-        """Wait until everything is saved.
-
-        Raises:
-            InputError: the last save failed, whatever ``on_failure``.
-        """
-        self._finish()
-        if self._failed is not None:
-            raise self._failed
+        if step in known:
+            self._replace(step, save)
+        else:
+            save()
 
     def close(self) -> None:
         """Finish what is being saved and let the directory go.
@@ -158,20 +140,16 @@ class CheckpointManager(SavedCheckpoints):
             InputError: a save failed, and no call before has told it.
         """
         try:
-            self._finish()
+            self.wait()
         finally:
             self._checkpointer.close()
 
-    def _attempt(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except InputError as error:
-            if self._on_failure is None:
-                raise
-            self._failed = error
-            self._on_failure(error)
+    def wait(self) -> None:
+        """Wait until everything is saved.
 
-    def _finish(self) -> None:
+        Raises:
+            InputError: the last save failed.
+        """
         try:
             self._checkpointer.wait()
         except Exception as error:
@@ -217,7 +195,7 @@ class CheckpointManager(SavedCheckpoints):
             if jax.process_index() == 0:
                 bucket.push(self.directory)
             save()
-            self._finish()
+            self.wait()
         finally:
             self._change(lambda: _settle(replaced), f"settle {step}")
             self._checkpointer.reload()

@@ -300,6 +300,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 # What keys of earlier versions were by default, and what to say of other values.
 REMOVED: dict[str, tuple[object, str]] = {
     "model.scan_unroll": (1, "has no effect"),
+    "training.on_failed_save": ("stop", "has no effect: run the command again"),
     "training.profile_steps": (5, "has no effect: a trace has 5 steps"),
     "training.stall_seconds": (60.0, "has no effect"),
 }

@@ -16,7 +16,6 @@ OBJECTIVES = (
 )
 ENGINES = ("auto", "jit", "pmap", "mesh")
 INITIALIZERS = ("glorot", "normal", "normal_residual")
-ON_FAILED_SAVE = ("stop", "continue")
 
 WITHOUT_TERMS = {
     "regression": ("label_smoothing", "z_loss", "r_drop"),
@@ -151,8 +150,6 @@ class TrainingConfig:
     keep_latest: int = _count(2)
     keep_best: int = _count(1)
     keep_every: int | None = _count(None)
-    # stop or continue if a checkpoint cannot be saved.
-    on_failed_save: str = _free("stop", choices=ON_FAILED_SAVE)
 
     # First step of a profiler trace of 5 steps, written to profile/ in the run's
     # directory; None: no trace.

@@ -171,7 +171,6 @@ def _look(
         old = configuration.load(saved)
         _refuse_another(old, config, directory)
         _refuse_end(old, config, directory)
-        _refuse_replaced(old, directory / "vocabulary")
     elif directory.exists() and any(
         path.name != LOCK and path.suffix != TEMPORARY for path in directory.iterdir()
     ):
@@ -228,23 +227,6 @@ def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
                 f" training.steps={training.steps}: change neither from there on, or"
                 " choose another --workdir"
             )
-
-
-def _refuse_replaced(old: RunConfig, folder: Path) -> None:
-    """Refuse vocabularies of another size than a run began with; others are known by
-    their hash.
-    """
-    if not Vocabularies.exist(folder):
-        return  # they are trained again
-    found = Vocabularies.load(folder)
-    sizes = old.model.text_vocabulary_size, old.model.vocabulary_size
-    # Tables of an imported model may have more rows.
-    if found.template is None and (found.source.size, found.target.size) != sizes:
-        raise InputError(
-            f"{folder} is not the vocabulary of this run: it has {found.source.size}"
-            f" and {found.target.size} pieces of source and target, and had {sizes[0]}"
-            f" and {sizes[1]}; put back the files that the run was trained with"
-        )
 
 
 def validation_batches(run: Run, data: TrainingData) -> list[Batch]:

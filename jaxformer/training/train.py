@@ -103,7 +103,7 @@ def train(
         stop = enter(signals.StopSignal())
         progress = Progress()
         _claim(run, open_parts, lambda: progress.step > 0)
-        checkpoints = enter(closing(_open_checkpoints(run, display)))
+        checkpoints = enter(closing(_open_checkpoints(run)))
         checkpoints.remove_leftovers()
         state, progress = _begin(run, engine, data, checkpoints, first)
         progress.valid = texts
@@ -199,24 +199,14 @@ def _await(path: Path) -> None:
         time.sleep(0.1)
 
 
-def _open_checkpoints(run: Run, display: Display) -> CheckpointManager:
+def _open_checkpoints(run: Run) -> CheckpointManager:
     training = run.config.training
-    if training.on_failed_save == "continue" and jax.process_count() > 1:
-        raise InputError(
-            "training.on_failed_save=continue is for one host: after a failure several"
-            " no longer save together; set training.on_failed_save=stop"
-        )
-
-    def go_on(error: InputError) -> None:
-        display.say(f"{error}; training continues")
-
     return CheckpointManager(
         run.checkpoints,
         keep_latest=training.keep_latest,
         keep_best=training.keep_best,
         keep_every=training.keep_every,
         best_metric=run.config.evaluation.best_metric,
-        on_failure=None if training.on_failed_save == "stop" else go_on,
     )
 
 

@@ -2,7 +2,6 @@
 devices to any other.
 """
 
-import gc
 import os
 import shutil
 import signal
@@ -279,10 +278,8 @@ def test_saved_by_one_engine_restored_by_another(open_manager):
         state = engine.collect(engine.place(state))
 
 
-def test_an_interruption_while_a_checkpoint_is_read_is_not_lost(monkeypatch, capfd):
-    """Orbax reads in an event loop, which would keep the exception or make another
-    one of it.
-    """
+def test_an_interruption_while_a_checkpoint_is_read_is_not_lost(monkeypatch):
+    """Orbax reads in an event loop, which may make another exception of it."""
     original, sent = tensorstore.open, []
 
     def interrupted(*arguments, **keywords):
@@ -292,10 +289,10 @@ def test_an_interruption_while_a_checkpoint_is_read_is_not_lost(monkeypatch, cap
         return original(*arguments, **keywords)
 
     run = runs.random_run()
-    capfd.readouterr()
     monkeypatch.setattr(tensorstore, "open", interrupted)
-    with signals.noted(), pytest.raises(KeyboardInterrupt):
-        Translator.load(run)
+    with signals.noted():
+        with pytest.raises((KeyboardInterrupt, InputError)):
+            Translator.load(run)
+        with pytest.raises(KeyboardInterrupt):
+            signals.check()
     assert sent
-    gc.collect()
-    assert capfd.readouterr().err == ""

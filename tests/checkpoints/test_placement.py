@@ -48,7 +48,7 @@ def save(step, scores):
     manager.save(step, params, {"step": place(np.int32([step]), copied)}, {}, scores)
 
 directory = bucket.open_directory(sys.argv[3]) / "checkpoints"
-manager = CheckpointManager(directory, keep_latest=2, on_failure=print)
+manager = CheckpointManager(directory, keep_latest=2)
 manager.remove_leftovers()
 for step in (4, 8, 12):
     save(step, None)
@@ -63,7 +63,7 @@ found = again.restore(12, params=like)["params"]["table"]
 assert found.sharding == like["table"].sharding
 shards = found.addressable_shards
 right = all(np.array_equal(each.data, 12 * table[each.index]) for each in shards)
-print(manager.steps, manager.best(), right, changes, manager._on_failure)
+print(manager.steps, manager.best(), right, changes)
 manager.close()
 if jax.process_index() == 0:
     bucket.push(directory)
@@ -111,9 +111,9 @@ def test_two_processes_save_and_restore_together(tmp_path, scheme):
         error.decode()[-2000:] for _, error in outputs
     ]
     first, second = (output.decode().splitlines()[-1] for output, _ in outputs)
-    assert first == "[8, 12] 12 True ['12.replaced'] None"
+    assert first == "[8, 12] 12 True ['12.replaced']"
     settled = "['12.replaced']" if scheme else "[]"
-    assert second == f"[8, 12] 12 True {settled} None"
+    assert second == f"[8, 12] 12 True {settled}"
     left = {path.relative_to(directory).parts[0] for path in directory.rglob("*.json")}
     assert left == {"12", "8"}
     like = {"table": np.zeros((8, 4), np.float32)}

@@ -108,7 +108,7 @@ def _engine(model: Any, config: TrainingConfig) -> engines.Engine:
 _NOT_COMPILED = (
     *("steps", "seed", "log_every", "evaluate_every", "checkpoint_every"),
     *("keep_latest", "keep_best", "keep_every", "max_bad_steps", "patience"),
-    *("on_failed_save", "initial_run", "initial_optimizer", "profile_step"),
+    *("initial_run", "initial_optimizer", "profile_step"),
 )
 
 

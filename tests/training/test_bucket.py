@@ -164,16 +164,6 @@ def test_a_bucket_that_vanishes(train, straight):
     assert_same_run(bucket.open_directory(URL), straight)
 
 
-def test_a_bucket_that_is_away_for_a_while(train, straight, capsys):
-    """By ``training.on_failed_save=continue`` the next save writes what is missing."""
-    FakeBucket.break_by(fail_at("checkpoints/8/", 1))
-    assert train({"training.on_failed_save": "continue"}) == DONE
-    assert "no answer; the last good checkpoint is step 6; training continues" in (
-        capsys.readouterr().err
-    )
-    assert_same_run(bucket.open_directory(URL), straight)
-
-
 def test_a_bucket_without_permission(train):
     """One line, before anything is computed, and nothing is written."""
 
