@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from jaxformer.diagnosis.checks import hypotheses, learning, recipe, results, text
-from jaxformer.diagnosis.evidence import Evidence, UnseenError
+from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.findings import Finding, judge
 from jaxformer.errors import InputError
 
@@ -14,7 +14,6 @@ READABLE = "readable"
 
 CHECKS: Mapping[str, Callable[[Evidence], Finding]] = {
     "batch": recipe.on_trained(recipe.check_batch),
-    "tokens seen": recipe.check_tokens_seen,
     "warm-up": recipe.on_trained(recipe.check_warm_up),
     "peak rate": recipe.on_trained(recipe.check_peak_rate),
     "regularization": recipe.on_trained(recipe.check_regularization),
@@ -58,7 +57,6 @@ CHECKS: Mapping[str, Callable[[Evidence], Finding]] = {
     "empty": hypotheses.check_empty,
     "copies": hypotheses.check_copies,
     "loops": hypotheses.check_loops,
-    "output unknown": hypotheses.check_unknown,
     "variety": hypotheses.check_variety,
 }
 """Checks by name; docs/why-is-my-bleu-lower.md explains each."""
@@ -77,6 +75,6 @@ def examine(run: Evidence) -> dict[str, Finding]:
     for name, check in CHECKS.items():
         try:
             findings[name] = check(run)
-        except (UnseenError, InputError) as error:  # or an optional package is missing
+        except (InputError, OSError) as error:  # or an optional package is missing
             findings[name] = Finding("unseen", str(error))
     return findings

@@ -5,10 +5,11 @@ writing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from jaxformer.checkpoints.average import Average, list_averages
 from jaxformer.checkpoints.parameters import find_parameters
@@ -37,10 +38,8 @@ from jaxformer.runs.records import (
 # Other data sets may have to be fetched.
 _LOCAL = ("bundled", "text", "tsv", "jsonl", "synthetic")
 
-Seen = TypeVar("Seen")
 
-
-class UnseenError(Exception):
+class UnseenError(InputError):
     """A part of the evidence is missing.
 
     Attributes:
@@ -62,30 +61,6 @@ def _needed(needed: object = True) -> Iterator[None]:
         raise UnseenError(str(error), broken=bool(needed)) from error
 
 
-class ReadOnce(Generic[Seen]):
-    """A property of :class:`Evidence` that is read once.
-
-    A part that is missing raises the same :class:`UnseenError` each time.
-    """
-
-    def __init__(self, read: Callable[[Evidence], Seen]) -> None:
-        """Take the function that reads it."""
-        self._read, self.__doc__ = read, read.__doc__
-
-    def __get__(self, run: Evidence, owner: type[Evidence]) -> Seen:
-        """Return the part."""
-        if self not in run.kept:
-            try:
-                with _needed(False):
-                    run.kept[self] = self._read(run)
-            except UnseenError as error:
-                run.kept[self] = error
-        found = run.kept[self]
-        if isinstance(found, UnseenError):
-            raise found
-        return found
-
-
 class Evidence:
     """The evidence of a run: its directory, and the text that it names."""
 
@@ -102,39 +77,40 @@ class Evidence:
         """
         self.directory = directory
         self.config = configuration.load(directory / "config.json")
-        self.kept: dict[object, Any] = {}
         self.name = self._choose(dataset)
 
     def list_faults(self) -> list[str]:
         """List the reasons of all damaged parts."""
         faults = {}
         for name, kind in vars(Evidence).items():
-            if isinstance(kind, ReadOnce):
+            if isinstance(kind, functools.cached_property):
                 try:
                     getattr(self, name)
                 except UnseenError as error:
                     faults |= {str(error): None} if error.broken else {}
+                except (InputError, OSError):
+                    pass  # not needed
         return list(faults)
 
-    @ReadOnce
+    @functools.cached_property
     def curves(self) -> Mapping[str, Curve]:
         """The curves of ``metrics.jsonl``."""
         with _needed(self._log.exists()):
             return read_curves(self._log)
 
-    @ReadOnce
+    @functools.cached_property
     def gaps(self) -> Mapping[str, Sequence[int]]:
         """Steps of ``metrics.jsonl`` without a finite number, by key."""
         with _needed(self._log.exists()):
             return read_gaps(self._log)
 
-    @ReadOnce
+    @functools.cached_property
     def vocabularies(self) -> Vocabularies:
         """The vocabularies of the run."""
         with _needed():
             return Vocabularies.load(self.directory / "vocabulary")
 
-    @ReadOnce
+    @functools.cached_property
     def trained_vocabulary(self) -> str:
         """The hash of the vocabulary of the best checkpoint.
 
@@ -157,7 +133,7 @@ class Evidence:
                 self.directory, "best", self.config.evaluation.best_metric
             ).vocabulary
 
-    @ReadOnce
+    @functools.cached_property
     def saved(self) -> list[int]:
         """The steps of the checkpoints, ascending."""
         with _needed():
@@ -166,13 +142,13 @@ class Evidence:
                 checkpoints.progress(step)
             return checkpoints.steps
 
-    @ReadOnce
+    @functools.cached_property
     def averages(self) -> list[Average]:
         """The averages of checkpoints."""
         with _needed():
             return list_averages(self.directory)
 
-    @ReadOnce
+    @functools.cached_property
     def results(self) -> Mapping[str, Mapping[str, Any]]:
         """The records of ``results.json`` by name.
 
@@ -185,12 +161,12 @@ class Evidence:
             raise UnseenError("no results.json: run jaxformer evaluate")
         return found
 
-    @ReadOnce
+    @functools.cached_property
     def record(self) -> Mapping[str, Any]:
         """The record of the result to examine."""
         return self.results[str(self.name)]
 
-    @ReadOnce
+    @functools.cached_property
     def hypotheses(self) -> list[str]:
         """The translations of the result.
 
@@ -204,7 +180,7 @@ class Evidence:
         with _needed((self.directory / file).is_file()):
             return read_hypotheses(self.directory, self.record)
 
-    @ReadOnce
+    @functools.cached_property
     def references(self) -> list[str]:
         """The references of the result, one for each translation.
 
@@ -232,7 +208,7 @@ class Evidence:
                 )
         return references
 
-    @ReadOnce
+    @functools.cached_property
     def test(self) -> list[Pair]:
         """The pairs of the result, or else of ``data.test``."""
         data, name = self.config.data, self.config.data.test
@@ -248,7 +224,7 @@ class Evidence:
         with _needed():
             return list(corpus)
 
-    @ReadOnce
+    @functools.cached_property
     def survey(self) -> Survey:
         """The survey of the training text."""
         for part in self._parts:
@@ -258,12 +234,12 @@ class Evidence:
             sources.load(part.name, *part.languages, kind) for part in self._parts
         ]
         test: Sequence[Pair] = ()
-        with contextlib.suppress(UnseenError):
+        with contextlib.suppress(InputError, OSError):
             test = self.test
         with _needed():
             return survey_text(itertools.chain.from_iterable(corpora), test)
 
-    @ReadOnce
+    @functools.cached_property
     def counts(self) -> Counts:
         """What cleaning drops from the training text, or from a sample of it."""
         if not all(part.name.startswith(PREPARED) for part in self._parts):

@@ -135,7 +135,6 @@ GREEDY = recorded(decoding={"beam_size": 1, "length_penalty": "average"})
 FAULTS: list[tuple[Any, ...]] = [
     # the check that finds it, the fault, and other checks that are wrong; "?": a look
     ("batch?", setting(*WIDE, "data.tokens_per_batch", 4096)),
-    ("tokens seen?", setting(*WIDE)),
     ("warm-up", setting("training.warmup_steps", STEPS)),
     ("warm-up?", setting("training.warmup_steps", 0)),
     ("peak rate?", setting("training.learning_rate", 3.0)),
@@ -199,7 +198,6 @@ FAULTS: list[tuple[Any, ...]] = [
     ("empty", output(each(lambda _: "", every=15))),
     ("copies", output(repeat_sources)),
     ("loops", output(LOOPS), "length"),
-    ("output unknown", output(each(lambda line: f"{line} ⁇ ", every=5))),
     ("variety", output(each(lambda _: "Das ist ein neues Haus.")), "length"),
     (READABLE, written("train.de", lambda lines: lines[:-3])),
     (READABLE, filled("metrics.jsonl", '{"cut\n{"step": 1}\n')),

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 
 from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
-from jaxformer.diagnosis.checks.recipe import is_given, is_imported
+from jaxformer.diagnosis.checks.recipe import is_imported
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
 from jaxformer.evaluation.statistics import count_ngrams
 from jaxformer.evaluation.tokenizers import split_words
 
-_UNKNOWN = "\u2047"  # SentencePiece's text of the unknown piece
 _ORDER, _TIMES = 4, 3  # a loop: so many words in a row, so often in one sentence
 
 
@@ -92,18 +91,6 @@ def check_loops(run: Evidence) -> Finding:
         (0.02, 0.2),
         f"have {_ORDER} words {_TIMES} times",
         _unless_imported(run, "longer training; ") + "--no_repeat_ngram=4 hides it",
-    )
-
-
-def check_unknown(run: Evidence) -> Finding:
-    """Count the translations with the unknown token."""
-    bytes_cure = "--config.data.byte_fallback=True in a new run; "
-    bytes_cure = "" if is_given(run.config) else bytes_cure
-    return _judge_share(
-        [_UNKNOWN in line for line in run.hypotheses],
-        (0.01, 0.1),
-        f"hold {_UNKNOWN}",
-        f"{bytes_cure}--no_unknown hides it",
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from jaxformer.data.mixing import parse
 from jaxformer.data.sources import IMPORTED
-from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
+from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, Verdict, judge
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.tables import BASE, LEARNING_KEYS
@@ -85,19 +85,6 @@ def check_batch(run: Evidence) -> Finding:
         " (paper, section 5.1)" + name_width(run.config),
         f"--config.data.tokens_per_batch={_BATCH}; where memory is short,"
         " --config.training.accumulation_steps=4",
-    )
-
-
-def check_tokens_seen(run: Evidence) -> Finding:
-    """Compare the target tokens of training with the paper's."""
-    seen = sum(value for _, value in find_curve(run, "train/tokens"))
-    few = is_paper_sized(run.config) and seen < 0.5 * _STEPS * _BATCH
-    return judge(
-        "look" if few else "ok",
-        f"{seen:,.0f} target tokens seen",
-        f"{_STEPS * _BATCH:,} for the paper's base model, three times as many for big"
-        " (paper, section 5.2)" + name_width(run.config),
-        "train for more steps (--config.training.steps), or in larger batches",
     )
 
 

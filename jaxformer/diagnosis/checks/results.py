@@ -17,6 +17,7 @@ from jaxformer.diagnosis.checks.recipe import (
 )
 from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
 from jaxformer.diagnosis.findings import Finding, judge
+from jaxformer.errors import InputError
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.metrics import score, tokenizing_bleu
 from jaxformer.evaluation.tokenizers import USUAL, find_lack, list_tokenizers
@@ -35,7 +36,7 @@ def check_signature(run: Evidence) -> Finding:
     """
     record, references = run.record, ()
     language = record.get("target_language") or run.config.data.target_language
-    with contextlib.suppress(UnseenError):
+    with contextlib.suppress(InputError, OSError):
         references = run.references
     tokenizers = list_tokenizers(language, references)
     signatures = {
