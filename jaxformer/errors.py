@@ -142,9 +142,7 @@ def check_keys(section: str, instance: DataclassInstance) -> None:
             rule = _broken_rule(value, facts)
         if rule:
             rule += ", or None" if field.default is None else ""
-            raise InputError(
-                f"{section}.{field.name} must be {rule}, not {_shown(value)}"
-            )
+            raise InputError(f"{section}.{field.name} must be {rule}, not {value!r}")
 
 
 _BOUNDS = {
@@ -165,29 +163,6 @@ def _broken_rule(value: Any, facts: Mapping[str, Any]) -> str | None:
         if bound is not None and not holds(value, bound):
             return f"{words} {bound:,}"
     return None
-
-
-def _shown(value: object) -> str:
-    # Python refuses to print an integer of more than 4,300 digits.
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return f"a number of {value.bit_length()} bits"
-    return repr(value) if isinstance(value, str) else str(value)
-
-
-def check_most(values: object, most: Mapping[str, float]) -> None:
-    """Refuse numbers above a bound. None has no bound.
-
-    Args:
-        values: has each number as an attribute.
-        most: the greatest value allowed of each attribute.
-
-    Raises:
-        InputError: a number is above its bound.
-    """
-    for name, bound in most.items():
-        value = getattr(values, name)
-        if value is not None and value > bound:
-            raise InputError(f"{name} must be at most {bound:,}, not {_shown(value)}")
 
 
 def first_line(error: BaseException) -> str:

@@ -28,9 +28,6 @@ TEMPORARY = ".tmp"
 leave one.
 """
 
-_MOST_DIGITS = 300
-"""Of an integer in JSON: a float holds any shorter one."""
-
 _CURES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
@@ -189,30 +186,18 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON: the bytes of a file in UTF-8, or one line as a string.
 
     Raises:
-        InputError: it is not JSON, not UTF-8, nested too deep, or has an integer of
-            more than 300 digits. The error is the reason only: the caller adds the file
-            and the cure.
+        InputError: it is not JSON or not UTF-8. The error is the reason only: the
+            caller adds the file and the cure.
     """
     try:
-        return json.loads(
-            text.decode("utf-8-sig") if isinstance(text, bytes) else text,
-            parse_int=_integer,
-        )
-    except RecursionError:
-        raise InputError("its brackets are nested too deep") from None
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except json.JSONDecodeError as error:
         line = isinstance(text, str)
         raise InputError(
             f"{error.msg}, column {error.colno}" if line else str(error)
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(str(error)) from None
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits):,} digits")
-    return int(digits)
 
 
 def parse_step(line: str | bytes) -> dict[str, Any] | None:

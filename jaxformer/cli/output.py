@@ -5,7 +5,6 @@ to standard output or to a file that appears when it is complete; a progress bar
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import itertools
 import json
@@ -201,14 +200,7 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
         )
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
-    if (own := find_descriptor(path)) is not None:
-        try:
-            mode = fcntl.fcntl(own, fcntl.F_GETFL) & os.O_ACCMODE
-        except OSError as error:
-            raise cannot_write(path, error) from None
-        if mode == os.O_RDONLY:
-            raise InputError(f"cannot write {path}: it is open only to be read")
-    elif path.is_file() or not path.exists():
+    if find_descriptor(path) is None and (path.is_file() or not path.exists()):
         check_writable(Path(os.path.realpath(path)).parent)
 
 

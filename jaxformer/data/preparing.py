@@ -134,34 +134,15 @@ def find_finished(directory: Path, request: Mapping[str, Any]) -> Manifest | Non
         return None
     manifest = Manifest.load(directory)
     then = manifest.request
-    others = [
-        f"{key}={then.get(key)!r}, not {request.get(key)!r}"
-        for key in {**then, **request}
-        if key != FILES and then.get(key) != request.get(key)
-    ]
+    others = [key for key in {**then, **request} if then.get(key) != request.get(key)]
     if others:
         raise InputError(
-            f"{directory} was prepared with {' and '.join(others)}: choose another"
-            " --output, or remove it"
+            f"{directory} was prepared with other {', '.join(others)}: choose another"
+            " --output, or remove it and prepare it again"
         )
-    if then[FILES] != request[FILES]:
-        _refuse_changed(directory, then[FILES], request[FILES])
     manifest.check_files()
     manifest.read_vocabularies()
     return manifest
-
-
-def _refuse_changed(
-    directory: Path, then: Mapping[str, str], now: Mapping[str, str]
-) -> None:
-    """Name the first of the files that differ."""
-    name, *more = (name for name in {**then, **now} if then.get(name) != now.get(name))
-    what = "is gone" if name not in now else "has changed" if name in then else "is new"
-    raise InputError(
-        f"{name} {what}{f' (and {len(more)} more)' if more else ''} since {directory}"
-        f" was prepared: remove {directory} and prepare it again, choose another"
-        " --output, or restore the text"
-    )
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxformer.errors import InputError, check_most
+from jaxformer.errors import InputError
 from jaxformer.evaluation import breakdown, significance
 from jaxformer.evaluation.breakdown import Difference, LengthBucket, WordBucket
 from jaxformer.evaluation.significance import Bootstrap, Interval
@@ -45,9 +45,10 @@ class ComparisonConfig:
         bounds["seed"] = 2**63 - 1
         for name in bounds:
             value, least = getattr(self, name), 100 if name == "resamples" else 0
-            if value < least:
-                raise InputError(f"{name} must be at least {least}, not {value}")
-        check_most(self, bounds)
+            if not least <= value <= bounds[name]:
+                raise InputError(
+                    f"{name} must be from {least} to {bounds[name]:,}, not {value}"
+                )
 
 
 @dataclass(frozen=True)

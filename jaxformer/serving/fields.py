@@ -97,23 +97,16 @@ def _json(body: bytes) -> dict[str, Any]:
         raise ValueError(f"{name} is no JSON")
 
     try:
-        value = json.loads(body, parse_int=_integer, parse_constant=refuse_constant)
+        value = json.loads(body, parse_constant=refuse_constant)
     except UnicodeDecodeError as error:
         raise _not_unicode("the body", error) from None
-    except RecursionError:
-        fault = "it is nested too deeply"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fault = first_line(error)
     else:
         if isinstance(value, dict):
             return value
         fault = f"an object is needed, not {show(value)}"
     raise ServingError(400, "bad_json", f"the body must be a JSON object: {fault}")
-
-
-def _integer(digits: str) -> int | float:
-    # Python refuses to read integers of more than 4,300 digits.
-    return int(digits) if len(digits) < 400 else math.inf
 
 
 def _form(data: bytes, place: str) -> list[tuple[str, str]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
 import time
 import traceback
 from collections.abc import Callable
@@ -16,8 +16,6 @@ from jaxformer.serving.call import Call
 # The facts of a call that are written, see Call.note.
 _FACTS = ("kind", "queue_seconds", "sentences", "characters")
 
-_WORD = re.compile(r"[\w.+/-]{1,64}", re.ASCII)
-
 
 class RequestLog:
     """Writes a line for each request that has ended; a guard calls it.
@@ -29,9 +27,6 @@ class RequestLog:
     in the code; its message may show a text and is not written.
 
     Lines that cannot be written, as on a full disk, are lost.
-
-    Attributes:
-        lost: how many lines.
     """
 
     def __init__(
@@ -49,7 +44,6 @@ class RequestLog:
             clock: seconds since 1970.
         """
         self._stream, self._addresses, self._clock = stream, addresses, clock
-        self.lost = 0
 
     def __call__(self, call: Call) -> None:
         """Write the line of a call."""
@@ -65,21 +59,17 @@ class RequestLog:
         }
         for name in _FACTS:
             fact = call.facts.get(name)
-            if isinstance(fact, float):
-                line[name] = round(fact, 4)
-            elif isinstance(fact, int) or (fact and _WORD.fullmatch(fact)):
-                line[name] = fact
+            if fact is not None:
+                line[name] = round(fact, 4) if isinstance(fact, float) else fact
         if call.code is not None:
             line["code"] = call.code
         if call.fault is not None:
             line |= {"fault": type(call.fault).__name__, "trace": _trace(call.fault)}
         if self._addresses:
             line["address"] = call.address
-        try:
+        with contextlib.suppress(OSError, ValueError):  # a full disk; a closed stream
             self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
             self._stream.flush()
-        except (OSError, ValueError):  # a full disk; a closed stream
-            self.lost += 1
 
 
 def _trace(fault: BaseException) -> list[str]:

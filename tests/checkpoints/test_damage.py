@@ -200,7 +200,7 @@ def test_parameters_that_are_not_finite_are_refused(tmp_path):
 
 
 def test_averages_next_to_each_other(run):
-    """The newest is the last one made. A damaged one hides no other, and is made again."""
+    """The newest is the last one made. A damaged one hides no other."""
     checkpoints = SavedCheckpoints(run / "checkpoints")
     save_average(run, "a", checkpoints, [10])
     save_average(run, "Z", checkpoints, [30])

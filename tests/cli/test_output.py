@@ -118,21 +118,6 @@ def test_a_descriptor_of_the_process_is_written_in_place(flags, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_descriptor_that_cannot_be_written_is_refused_before_the_work(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("old\n")
-    number = os.open(file, os.O_RDONLY)
-    paths = [*descriptor_paths(number, tmp_path)]
-    for path in paths:
-        with pytest.raises(InputError, match=f"^cannot write {path}: it is open only"):
-            check_output(path)
-    os.close(number)
-    for path in paths:
-        with pytest.raises(InputError, match=f"^cannot write {path}: Bad file desc"):
-            check_output(path)
-    assert file.read_text() == "old\n"
-
-
 def test_links_that_name_no_descriptor(tmp_path):
     """A file of that name elsewhere, a circle of links, a link to nothing."""
     (tmp_path / "1").write_text("")

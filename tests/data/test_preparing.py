@@ -68,34 +68,29 @@ def test_preparing_again_finds_it_done(output):
     assert times(output) == before
     assert told == [f"{output} is prepared already"]
     message = refuse(config_of(max_length=50, vocabulary_size=300), output)
-    assert "with vocabulary_size=400, not 300 and max_length=60, not" in message
+    assert "with other vocabulary_size, max_length: choose another" in message
 
 
 def test_changed_text_is_not_taken_for_prepared(tmp_path, corpus, pairs):
-    """One byte is enough; the line names the file. A file that was touched is the
-    same.
-    """
+    """One byte is enough. A file that was touched is the same."""
     config, output = config_of(train=corpus), tmp_path / "prepared"
     prepare(config, output)
     before, changed = times(output), tmp_path / "1.de"
     os.utime(changed, (0, 0))
     prepare(config, output)
     changed.write_bytes(changed.read_bytes().replace(b"e", b"i", 1))
-    assert (
-        refuse(config, output) == f"{changed} has changed since {output} was prepared:"
-        f" remove {output} and prepare it again, choose another --output, or restore"
-        " the text"
-    )
+    said = f"{output} was prepared with other files: choose another --output, or remove"
+    assert refuse(config, output).startswith(said)
     write(tmp_path, pairs)
     prepare(config, output)
     assert times(output) == before
     files = [tmp_path / f"2.{language}" for language in ("de", "en")]
     for path in files:
         path.write_text("x\n")
-    assert f"{files[1]} is new (and 1 more) since" in refuse(config, output)
+    assert refuse(config, output).startswith(said)
     for path in (*files, changed, changed.with_suffix(".en")):
         path.unlink()
-    assert f"{tmp_path}/1.en is gone (and 1 more) since" in refuse(config, output)
+    assert refuse(config, output).startswith(said)
 
 
 @pytest.mark.parametrize(

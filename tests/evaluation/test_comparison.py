@@ -145,7 +145,7 @@ def test_what_cannot_be_compared():
     with pytest.raises(InputError, match="give --source"):
         compare(given, [references], [BLEU], config)
     for key, value, least in (("resamples", 99, 100), ("trials", -1, 0)):
-        with pytest.raises(InputError, match=f"{key} must be at least {least}, not"):
+        with pytest.raises(InputError, match=f"{key} must be from {least} to"):
             ComparisonConfig(**{key: value})
 
 

@@ -25,7 +25,7 @@ from jaxformer.interop.huggingface.run import import_run
             '{"tokenizer_class": "SMALL100Tokenizer"}',
             "must be M2M100Tokenizer or NllbTokenizer, not SMALL100Tokenizer, which",
         ),
-        ("tokenizer_config.json", "[" * 10**5, "its brackets are nested too deep"),
+        ("tokenizer_config.json", "[" * 10**5, "recursion"),
         ("vocab.json", '{"<s>": 0, "<pad>": 0}', "'<pad>' has the id 0, and each"),
         ("vocab.json", '{"<s>": false}', "'<s>' has the id False, and each piece"),
         ("vocab.json", '{"<s>": NaN}', "'<s>' has the id nan, and each piece needs"),

@@ -99,8 +99,9 @@ def test_a_field_of_a_form_that_comes_twice_is_a_list(body, content_type):
         (b'{"q": -Infinity}', "bad_json", "Infinity"),
         (b'{"q": "a"} b', "bad_json", "Extra data"),
         (b'{"q": "a\nb"}', "bad_json", "Invalid control character"),
-        (b"[" * 100_000, "bad_json", "nested too deeply"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "bad_json", "nested too deeply"),
+        (b"[" * 100_000, "bad_json", "recursion"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "bad_json", "recursion"),
+        (b'{"q": ' + b"1" * 10_000 + b"}", "bad_json", "digits"),
         (b'{"q": "\xe4"}', "not_unicode", "byte 7 is not"),
         (b'\xff\xfe{"q" ', "not_unicode", "UTF-8"),
     ],
@@ -216,10 +217,6 @@ def test_the_key_of_a_request_is_checked():
         assert read(b"{}", JSON) == {}
     finally:
         CALL.reset(token)
-
-
-def test_a_number_of_any_length_is_read():
-    assert read(b'{"q": ' + b"1" * 10_000 + b"}", JSON) == {"q": math.inf}
 
 
 def test_answers_are_utf_8_on_one_line_and_have_no_nan():

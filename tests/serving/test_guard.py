@@ -44,10 +44,10 @@ def test_the_id_of_a_client_is_returned(given):
     )
 
 
-@pytest.mark.parametrize("given", ["", "a" * 65, "a b", "a\tb", "é".encode(), "<b>"])
-def test_other_ids_are_replaced(given):
-    """Nothing that a log or page would choke on."""
-    found = ask("GET", "/page", headers={"X-Request-ID": given}).headers["x-request-id"]
+@pytest.mark.parametrize("headers", [{}, {"X-Request-ID": ""}])
+def test_a_request_without_an_id_gets_one(headers):
+    """A random word."""
+    found = ask("GET", "/page", headers=headers).headers["x-request-id"]
     assert len(found) == 16
     assert found.isalnum()
 
