@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 
@@ -14,17 +13,14 @@ from jaxformer.cli.main import text_file
 from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
 from jaxformer.paper.cost import UTILISATION, peak_flops_per_second
-from jaxformer.paper.picture import draw
 from jaxformer.paper.report import make_lines, to_markdown
 from jaxformer.paper.runs import RunScore, read_run
 from jaxformer.paper.tables import Table, find_table
-from jaxformer.visualization.style import check_picture
 
 EXAMPLE = """
 examples:
   jaxformer reproduce 3
   jaxformer reproduce 3 --run a_h1=runs/table3_a_h1 --output=table3.md
-  jaxformer reproduce 3 --run base=runs/table3_base --picture=table3.png
   jaxformer reproduce 2 --flops_per_second=2.5e15 --utilisation=0.35
 
 Prints a table of "Attention Is All You Need" as Markdown: the paper's numbers, the
@@ -60,7 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument,
         ("output", text_file, "FILE", "where to write (default: standard output)"),
-        ("picture", Path, "FILE", "where to draw it, as a PNG: NAME.png"),
         ("flops_per_second", float, "N", speed),
     )
     parser.add_argument(
@@ -77,12 +72,6 @@ def run(options: argparse.Namespace) -> None:
     """Compare."""
     table = find_table(options.table)
     check_output(options.output)
-    check_output(options.picture)
-    paths = [path.resolve() for path in (options.output, options.picture) if path]
-    if len(set(paths)) < len(paths):
-        raise UsageError(f"--picture {options.picture} is --output too: name another")
-    if options.picture is not None:
-        check_picture(options.picture)
     runs = _read_runs(table, options.runs)
     speed, where, precision = options.flops_per_second, "", ""
     if speed is None:
@@ -95,8 +84,6 @@ def run(options: argparse.Namespace) -> None:
         table, runs, flops_per_second=speed, utilisation=options.utilisation
     )
     text = to_markdown(table, lines, devices=devices, utilisation=options.utilisation)
-    if options.picture is not None:
-        draw(table, lines, options.picture)
     write_output(options.output, text.removesuffix("\n").split("\n"))
 
 

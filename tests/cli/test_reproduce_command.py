@@ -14,14 +14,11 @@ from jaxformer.checkpoints.average import Average
 from jaxformer.paper import runs as paper_runs
 from jaxformer.paper.cost import count_flops
 from jaxformer.paper.parameters import count_parameters
-from jaxformer.paper.picture import draw
-from jaxformer.paper.report import make_lines
 from jaxformer.paper.runs import read_run
 from jaxformer.paper.tables import BASE, LEARNING_KEYS, TABLES
 from jaxformer.runs import config as configuration
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import DecodingConfig
-from jaxformer.visualization import style
 
 TABLE3 = TABLES[3]
 RECORD = {
@@ -223,8 +220,6 @@ def test_a_run_of_another_row(call, run, tmp_path):
         ("3 --utilisation=0", "--utilisation must be above 0"),
         ("3 --flops_per_second=-1", "--flops_per_second must be above 0"),
         ("3 --output=no/x.md", "there is no folder"),
-        ("3 --output=x.png --picture=RUN/../x.png", "x.png is --output too"),
-        ("3 --picture=x.jpg", "pictures are written as PNG; name it x.jpg.pn"),
         ("3 --run=a_h1=RUN", "run jaxformer evaluate --workdir="),
     ],
 )
@@ -238,12 +233,10 @@ def test_wrong_usage(call, run, tmp_path, monkeypatch, words, said):
 
 
 def test_files(call, row, tmp_path):
-    """Markdown and picture are written to their files; hours follow from speed and
-    utilisation.
-    """
+    """Markdown is written to its file; hours follow from speed and utilisation."""
     run = write_run(tmp_path / "run", row, RECORD, {"model.vocabulary_size": 8_000})
-    output, picture = tmp_path / "table.md", tmp_path / "table.png"
-    files = (f"--run=a_h1={run}", f"--output={output}", f"--picture={picture}")
+    output = tmp_path / "table.md"
+    files = (f"--run=a_h1={run}", f"--output={output}")
     speed = ("--flops_per_second=1e15", "--utilisation=0.5")
     assert call("reproduce", 3, *files, *speed) == (0, b"", "")
     text = output.read_text("utf-8")
@@ -252,32 +245,5 @@ def test_files(call, row, tmp_path):
     line = next(line for line in text.split("\n") if "`a_h1` |" in line)
     assert line.endswith(f"| {flops / 0.5e15 / 3600:.2g} |")
     assert "50% of the peak of 1e+15 FLOP/s" in text
-    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     small = dataclasses.replace(row.model, vocabulary_size=8_000)
     assert f"run, {count_parameters(small):,} parameters, trained on" in text
-
-
-def test_the_picture_marks_what_does_not_compare(row, run, tmp_path, monkeypatch):
-    """Table 3 has a panel for perplexity, of other pieces than the paper's, and one
-    for BLEU.
-    """
-    drawn = []
-    monkeypatch.setattr(
-        style, "save", lambda figure, path: drawn.append(figure) or path
-    )
-    found = read_run(TABLE3, row, run)
-    for notes in ((), ("trained on other text",)):
-        scored = {row.name: dataclasses.replace(found, notes=notes)}
-        speed = {"flops_per_second": None, "utilisation": 0.4}
-        lines = make_lines(TABLE3, scored, **speed)
-        draw(TABLE3, lines, tmp_path / "table.png")
-    star = "run, not comparable"
-    for figure, shown in zip(drawn, ([star, "run"], [star, star]), strict=True):
-        panels = figure.axes[:2]
-        assert [axes.get_xlabel() for axes in panels] == ["perplexity", "BLEU"]
-        marks = [axes.collections[-1] for axes in panels]
-        assert [mark.get_label() for mark in marks] == shown
-        for mark, score in zip(marks, (found.perplexity, found.value), strict=True):
-            assert mark.get_offsets().tolist() == [[score, TABLE3.rows.index(row)]]
-        texts = panels[0].get_legend().get_texts()
-        assert [each.get_text() for each in texts] == ["paper", *dict.fromkeys(shown)]
