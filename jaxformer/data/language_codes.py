@@ -35,13 +35,17 @@ _ISO_639 = """
 """
 
 # Languages of ISO 639-3 that go by the code of their macrolanguage (not the dialects of
-# Arabic, nor South Azerbaijani and Dari); Filipino, Tagalog in M2M-100 and NLLB;
-# withdrawn codes; M2M-100's ns for Northern Sotho, which has three letters; and the
-# bibliographic codes of ISO 639-2.
+# Arabic, nor South Azerbaijani and Dari); Filipino, Tagalog in M2M-100 and NLLB.
 _OTHERS = """
     ar:arb ay:ayr az:azj et:ekk fa:pes ff:fuv gn:gug iu:ike kr:knc ku:kmr kv:kpv lv:lvs
     mg:plt mn:khk ms:zlm ms:zsm ne:npi om:gaz or:ory ps:pbt ps:pbu qu:quy qu:quz sq:als
-    sw:swh uz:uzn yi:ydd zh:cmn tl:fil he:iw id:in yi:ji jv:jw nso:ns
+    sw:swh uz:uzn yi:ydd zh:cmn tl:fil
+"""
+
+# Other codes of one language: withdrawn ones; M2M-100's ns for Northern Sotho, which
+# has three letters; and the bibliographic codes of ISO 639-2.
+_ALIASES = """
+    he:iw id:in yi:ji jv:jw nso:ns
     bo:tib cs:cze cy:wel de:ger el:gre eu:baq fa:per fr:fre hy:arm is:ice ka:geo mi:mao
     mk:mac ms:may my:bur nl:dut ro:rum sk:slo sq:alb zh:chi
 """
@@ -58,9 +62,9 @@ def _rows(table: str) -> list[list[str]]:
     return [row.split(":") for row in table.split()]
 
 
-_SHORT = {code: short for short, code in (*_rows(_ISO_639), *_rows(_OTHERS))}
+_SHORT = {code: short for short, code in _rows(_ISO_639 + _OTHERS + _ALIASES)}
 _SCRIPT = {row[0]: row[1] for row in _rows(_SCRIPTS)}
-_SEVERAL = {row[0] for row in (*_rows(_OTHERS), *_rows(_SCRIPTS))}
+_SEVERAL = {row[0] for row in _rows(_OTHERS + _SCRIPTS)}
 _PARTS = re.compile(
     r"(?P<language>[a-z]{2,3})([-_](?P<script>[a-z]{4}))?"
     r"([-_](?P<region>[a-z]{2}|\d{3}))?",
@@ -146,7 +150,7 @@ def describe_choices(asked: Iterable[str | None], found: Iterable[str]) -> list[
     """
     notes = []
     for code, name in zip(asked, found, strict=True):
-        if code in (None, name):
+        if code is None or code.lower() == name.lower():
             continue
         wanted, own = read_code(code), read_code(name)
         may_be_others = wanted.language != own.language or own.language in _SEVERAL
