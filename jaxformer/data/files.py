@@ -7,6 +7,7 @@ files are plain text.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import glob
 import gzip
 import io
@@ -40,11 +41,14 @@ _INVALID = re.compile("[\udc80-\udcff]")
 
 
 class _InvalidError(Exception):
-    """A line is not UTF-8: the number of the first, why, and its beginning."""
+    """A line is not UTF-8: the number of the first, why, and the text with it."""
 
 
 class _DamagedError(Exception):
     """A zstd archive cannot be unpacked."""
+
+
+_UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error, _DamagedError)
 
 
 def expand(pattern: str) -> list[Path]:
@@ -243,7 +247,7 @@ def stream_lines(stream: BinaryIO, name: str) -> Iterator[str]:
         try:
             lines = _split(content, name, count, True)
         except _InvalidError as error:
-            raise _refusal(name, error, "unpack it first") from None
+            raise _refusal(name, error) from None
         yield from lines
         count += len(lines)
 
@@ -255,12 +259,12 @@ def _some(paths: Sequence[Path]) -> str:
 
 def _lines(path: Path, strict: bool = True, empty: bool = False) -> Iterator[str]:
     """Return the lines of one file."""
-    count = 0
+    count, contents = 0, _whole_lines(path)
     try:
-        for content in _whole_lines(path):
+        for content in contents:
             content = content if count else content.removeprefix(_BOM)
             lines = _split(content, str(path), count, strict)
-            if not count and len(lines) == 1 and "\r" in lines[0]:
+            if not count and b"\n" not in content and "\r" in "".join(lines):
                 raise InputError(
                     f"{path} has no line feeds, only carriage returns: convert its line"
                     " ends, for example by tr '\\r' '\\n'"
@@ -268,15 +272,8 @@ def _lines(path: Path, strict: bool = True, empty: bool = False) -> Iterator[str
             yield from lines
             count += len(lines)
     except _InvalidError as error:
-        more, head = "", error.args[2]
-        if path.is_file():  # not a pipe, which is read once
-            lines = open_lines([path], strict=False)
-            more = f"; {sum(not is_valid(each) for each in lines):,} such lines"
-        known = [
-            suffix for magic, suffix in _ARCHIVES.items() if head.startswith(magic)
-        ]
-        cure = f"end its name with {known[0]}" if known else "unpack it first"
-        raise _refusal(str(path), error, cure, more) from None
+        # A pipe may stand still.
+        raise _refusal(str(path), error, contents if path.is_file() else None) from None
     except FileNotFoundError:
         raise InputError(f"no file {path}") from None
     except EOFError:
@@ -284,7 +281,7 @@ def _lines(path: Path, strict: bool = True, empty: bool = False) -> Iterator[str
             f"{path} breaks off after line {count:,}: the archive is not whole; fetch"
             " it again or compress it again"
         ) from None
-    except (OSError, lzma.LZMAError, zlib.error, _DamagedError) as error:
+    except _UNREADABLE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(
                 f"cannot read {path} after line {count:,}: {error.strerror}"
@@ -303,16 +300,39 @@ def _lines(path: Path, strict: bool = True, empty: bool = False) -> Iterator[str
 
 
 def _refusal(
-    name: str, error: _InvalidError, unpacked: str, more: str = ""
+    name: str, error: _InvalidError, rest: Iterable[bytes] | None = None
 ) -> InputError:
-    """Return the error of text that is not UTF-8, with its cure."""
-    line, reason, head = error.args
-    if line == 1 and head.startswith((*_ARCHIVES, _ZIP)):
+    """Return the error of text that is not UTF-8, with its cure.
+
+    Args:
+        name: of the text.
+        error: has the text with the first bad line.
+        rest: of a file, whose bad lines are counted if all of it can be read; None: it
+            is no file.
+    """
+    line, reason, content = error.args
+    if line == 1 and content.startswith((*_ARCHIVES, _ZIP)):
+        unpacked = next(
+            (
+                f"end its name with {suffix}"
+                for magic, suffix in _ARCHIVES.items()
+                if rest is not None and content.startswith(magic)
+            ),
+            "unpack it first",
+        )
         return InputError(
             f"{name}, line 1: not UTF-8 ({reason}); it looks compressed: {unpacked}"
         )
+    if rest is not None:
+        with contextlib.suppress(InputError, *_UNREADABLE):
+            count = sum(
+                not is_valid(each)
+                for part in itertools.chain([content], rest)
+                for each in _split(part, name, 0, False)
+            )
+            reason += f"; {count:,} such lines"
     return InputError(
-        f"{name}, line {line}: not UTF-8 ({reason}{more}); convert the text to UTF-8"
+        f"{name}, line {line}: not UTF-8 ({reason}); convert the text to UTF-8"
     )
 
 
@@ -392,7 +412,7 @@ def _split(content: bytes, name: str, lines_before: int, strict: bool) -> list[s
         text = content.decode("utf-8", "strict" if strict else "surrogateescape")
     except UnicodeDecodeError as error:
         line = lines_before + content.count(b"\n", 0, error.start) + 1
-        raise _InvalidError(line, error.reason, content[:8]) from None
+        raise _InvalidError(line, error.reason, content) from None
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]

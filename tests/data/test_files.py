@@ -158,6 +158,37 @@ def test_damaged_archives_are_refused(tmp_path, suffix):
 
 
 @archived
+def test_a_bad_line_is_named_though_the_rest_cannot_be_read(tmp_path, suffix):
+    """Its error stands whatever follows; only a whole rest is counted."""
+    lines = ["f\xfcnf".encode("latin-1"), *map(str.encode, random_lines(7, 3_000))]
+    content = PACKERS[suffix](b"\n".join(lines))
+    path = write(tmp_path / f"cut{suffix}", content[: len(content) // 2])
+    refuse([path], r"line 1: not UTF-8 \([^;]*\); convert the text")
+
+
+def test_a_bad_line_is_named_though_a_line_after_it_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000)
+    monkeypatch.setattr(files, "_BLOCK", 500)
+    path = write(tmp_path / "f", b"a\n\xff\n" + b"b\n" * 500 + b"c" * 5_000)
+    refuse([path], r"f, line 2: not UTF-8 \([^;]*\); convert the text")
+
+
+@pytest.mark.parametrize("head", [b"\x1f\x8b", b"PK\x03\x04", b"one\n\xff\n"])
+def test_no_part_of_a_file_is_read_twice_to_name_a_bad_line(
+    tmp_path, monkeypatch, head
+):
+    """Of what looks compressed no more than its first block is read."""
+    monkeypatch.setattr(files, "_BLOCK", 100)
+    content = head + b"\xff\n" * 500
+    path, blocks, read = write(tmp_path / "f", content), [], files._blocks
+    monkeypatch.setattr(
+        files, "_blocks", lambda path: (blocks.append(x) or x for x in read(path))
+    )
+    refuse([path], "line [12]: not UTF-8")
+    assert b"".join(blocks) == (content if head.startswith(b"one") else content[:100])
+
+
+@archived
 @pytest.mark.parametrize("name", ["standard input", "file"])
 def test_text_that_is_compressed_is_called_so(tmp_path, suffix, name):
     content = PACKERS[suffix](b"one\n" * 100)
@@ -185,11 +216,18 @@ def test_a_zip_archive_is_called_so(tmp_path, name):
 
 @packed
 def test_text_without_line_feeds_is_called_so(tmp_path, suffix):
-    """A carriage return within one of several lines is text."""
+    """A carriage return within a line that has a line feed is text."""
     path = write(tmp_path / f"f{suffix}", PACKERS[suffix](b"a b\rc d\re f\r"))
     refuse([path], "has no line feeds, only carriage returns: convert its line ends")
-    path = write(tmp_path / f"f{suffix}", PACKERS[suffix](b"a\rb\nc\n"))
-    assert read_lines(path) == ["a\rb", "c"]
+    for content, lines in (
+        (b"a\rb\nc\n", ["a\rb", "c"]),
+        (b"a\rb\n", ["a\rb"]),
+        (b"\xef\xbb\xbfa\rb\r\n", ["a\rb"]),
+        (b"a\nb\rc", ["a", "b\rc"]),
+        (b"a\r", ["a"]),
+    ):
+        path = write(tmp_path / f"f{suffix}", PACKERS[suffix](content))
+        assert read_lines(path) == lines
 
 
 def test_missing_empty_and_unreadable_files(tmp_path):
