@@ -305,7 +305,10 @@ class DataConfig(Cleaning):
 
 
 _OF_SENTENCEPIECE = (
-    *("byte_fallback", "normalization", "language_tags", "segmentation_alpha"),
+    "byte_fallback",
+    "normalization",
+    "language_tags",
+    "segmentation_alpha",
 )
 _PAIRS = ("pairs",)
 _UNALIGNED = ("pairs", *ONE_SIDED, "labelled", "scored")

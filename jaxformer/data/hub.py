@@ -155,7 +155,9 @@ def _prepare_tfds(builder: Any, name: str) -> Any:
         )
     download = require("tensorflow_datasets.core.download", "tfds")
     failures = (
-        *(ModuleNotFoundError, OSError, download.DownloadError),
+        ModuleNotFoundError,
+        OSError,
+        download.DownloadError,
         download.download_manager.NonMatchingChecksumError,
         download.extractor.ExtractError,
     )
@@ -164,11 +166,14 @@ def _prepare_tfds(builder: Any, name: str) -> Any:
         with contextlib.redirect_stdout(sys.stderr):  # which it tells its progress
             builder.download_and_prepare()
     except failures as error:
+        reason, cause = first_line(error), error.__cause__
+        if cause and first_line(cause) not in reason:
+            reason += f": {first_line(cause)}"
         raise InputError(
-            f"cannot prepare tfds:{name} ({first_line(error)}): check the network and"
-            " what is installed, remove what is damaged from"
-            f" {builder.data_dir_root / 'downloads'} and try again; what came whole is"
-            " not fetched again"
+            f"cannot prepare tfds:{name} ({reason}): check the network and what is"
+            " installed (most need `pip install tensorflow` once), remove what is"
+            f" damaged from {builder.data_dir_root / 'downloads'} and try again; what"
+            " came whole is not fetched again"
         ) from None
     finally:
         hide_gpus_from_tensorflow()
