@@ -53,7 +53,7 @@ class ServingConfig:
     )
     max_texts: int = key(50, least=1, flag="N", help="most texts of a request")
     connections: int = key(
-        512, least=1, flag="N", help="503 from this number of connections on"
+        512, least=1, flag="N", help="most connections; 503 to requests above it"
     )
     rate: int = key(
         0,

@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
                 app,
                 http="h11",
                 h11_max_incomplete_event_size=_MOST_HEAD,
-                limit_concurrency=config.connections,
+                limit_concurrency=config.connections + 1,  # with the one that asks
                 ws="none",
                 loop="asyncio",
                 lifespan="on",

@@ -74,14 +74,18 @@ def test_a_body_that_nobody_reads_loses_no_answer(head, path, length, found):
         assert read(b"".join(iter(lambda: client.recv(65536), b""))) == found
 
 
-def test_connections_beyond_the_limit_are_refused():
-    with running(FakeEngine(before=slowly(0.5)), connections=3) as address:
+@pytest.mark.parametrize("limit", [1, 3])
+def test_connections_beyond_the_limit_are_refused(limit):
+    """As many as the limit are answered."""
+    with running(FakeEngine(before=slowly(0.5)), connections=limit) as address:
         with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                client = socket.create_connection(address)
+            clients = [socket.create_connection(address, 10) for _ in range(limit)]
+            for client in clients:
                 stack.enter_context(client).sendall(TRANSLATE)
             time.sleep(0.1)
             assert tell(address, CLOSE).startswith(b"HTTP/1.1 503 ")
+            for client in clients:
+                assert client.recv(12) == b"HTTP/1.1 200"
         time.sleep(0.1)
         assert tell(address, CLOSE).startswith(b"HTTP/1.1 200 ")
 
