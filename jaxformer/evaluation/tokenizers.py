@@ -14,6 +14,7 @@ from pathlib import Path
 from jaxformer.data.language_codes import read_code
 from jaxformer.errors import require
 from jaxformer.evaluation.metrics import load_tokenizer
+from jaxformer.translation.paragraphs import HAN, KANA, SOUTHEASTERN
 
 USUAL = "13a"
 """sacreBLEU's tokenizer for words between spaces."""
@@ -27,13 +28,8 @@ _TOKENIZERS = {
     "ko Hang Kore": ("ko-mecab", USUAL, *_PIECES),
     "th lo km my bo dz shn Thai Laoo Khmr Mymr Tibt Java Lana": _PIECES,
 }
-# A character of a script without spaces: Han; kana; from Thai to Tibetan and Burmese,
-# Khmer, Tai, Balinese or Javanese.
-_UNSPACED = re.compile(
-    "(?P<zh>[\u2e80-\u2fdf\u3005\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
-    "|(?P<ja>[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9d])"
-    "|(?P<th>[\u0e00-\u109f\u1780-\u17ff\u1950-\u1aaf\u1b00-\u1b7f\ua980-\uaadf])"
-)
+# A character of a script without spaces.
+_UNSPACED = re.compile(rf"(?P<zh>[{HAN}])|(?P<ja>[{KANA}])|(?P<th>[{SOUTHEASTERN}])")
 
 
 def list_tokenizers(

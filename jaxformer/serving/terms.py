@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxformer.errors import InputError
 from jaxformer.serving.config import read_entries
-from jaxformer.translation.paragraphs import is_unspaced
+from jaxformer.translation.paragraphs import UNSPACED
 
 _PAIR = re.compile(r"([A-Za-z]\w+-[A-Za-z][\w-]+):(.+)", re.DOTALL)
 _LINE = re.compile(r"([^\t]*\S)[^\S\t]*\t[^\S\t]*([^\t]*\S)")
-# A character of Thai, Lao, Tibetan, Burmese or Khmer, which have no spaces between
-# words; a word, whose vowel signs are no \w in Indic scripts; or a mark.
+# A character of a script without spaces between words; a word, whose vowel signs are no
+# \w in Indic scripts; or a mark.
 _TOKEN = re.compile(
-    r"[\u0e00-\u109f\u1780-\u17ff]"
-    r"|(?:[^\W\u0e00-\u109f\u1780-\u17ff]|[\u0900-\u0963\u0980-\u0dff])+|[^\w\s]"
+    rf"[{UNSPACED}]|(?:[^\W{UNSPACED}]|[\u0900-\u0963\u0980-\u0dff])+|[^\w\s]"
 )
 
 
@@ -40,9 +39,9 @@ class Glossary:
         """Take the translation of each term."""
         self._translations: dict[tuple[str, ...], str] = {}
         for term, translation in terms.items():
-            self._translations[tuple(_tokens(term))] = translation
+            self._translations[tuple(_TOKEN.findall(term))] = translation
             if term[:1].islower():
-                capital = tuple(_tokens(term[0].upper() + term[1:]))
+                capital = tuple(_TOKEN.findall(term[0].upper() + term[1:]))
                 self._translations.setdefault(capital, translation)
         # The lengths of the terms that begin with each token, the longest first.
         lengths: dict[str, set[int]] = {}
@@ -64,7 +63,7 @@ class Glossary:
 
     def terms_in(self, text: str) -> list[str]:
         """Return the translations of the terms in a text, each once, in its order."""
-        tokens, found, place = list(_tokens(text)), {}, 0
+        tokens, found, place = _TOKEN.findall(text), {}, 0
         while place < len(tokens):
             for length in self._lengths.get(tokens[place], ()):
                 own = self._translations.get(tuple(tokens[place : place + length]))
@@ -111,18 +110,4 @@ def load_glossaries(names: Sequence[str]) -> dict[str, Glossary]:
 
 def _join(text: str) -> str:
     """Return the words of a text between line feeds, which occur in none."""
-    return "\n".join(("", *_tokens(text), ""))
-
-
-def _tokens(text: str) -> Iterator[str]:
-    """Yield the words, marks, and characters of scripts without spaces."""
-    for token in _TOKEN.findall(text):
-        start = 0
-        for place, character in enumerate(token):
-            if is_unspaced(character):
-                if place > start:
-                    yield token[start:place]
-                yield character
-                start = place + 1
-        if start < len(token):
-            yield token[start:]
+    return "\n".join(("", *_TOKEN.findall(text), ""))

@@ -54,6 +54,13 @@ def _length(pieces: Sequence[str], limit: int) -> int:
     return words[0] if words else limit
 
 
+# Letters of scripts without spaces between words, for a class of a regular expression:
+# Han; kana; from Thai to Tibetan and Burmese, Khmer, Tai, Balinese or Javanese.
+HAN = r"\u2e80-\u2fdf\u3005-\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+KANA = r"\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9d"
+SOUTHEASTERN = r"\u0e00-\u109f\u1780-\u17ff\u1950-\u1aaf\u1b00-\u1b7f\ua980-\uaadf"
+UNSPACED = HAN + KANA + SOUTHEASTERN
+
 # Han, kana and their marks, which have no spaces between sentences.
 _UNSPACED = re.compile(
     "[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0003ffff]"
