@@ -20,23 +20,40 @@ from unicodedata import category
 
 import numpy as np
 
-from jaxformer.translation.paragraphs import join_row
+from jaxformer.translation.paragraphs import UNSPACED, join_row
 from jaxformer.translation.results import Alignment, Hypothesis
 
-# Letters of addresses. In scripts without spaces an address ends where text begins.
-_LETTERS = r"a-zA-Z0-9_\u00c0-\u024f\u0388-\u052f"
-_ADDRESS = rf"{_LETTERS}/~@#&$*+=%\-"  # of a URL, wherever they are in it
-_INNER = rf"[{_ADDRESS}.,;:!?']*+"
 _SYMBOLS = r"\u20a0-\u20cf\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 _JOINERS = r"\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
+# What no address has: white space, quotes, symbols, and punctuation of other scripts.
+_OUTSIDE = (
+    rf"\s\x00-\x1f\x7f-\xa1\xab\xbb\xbf{_SYMBOLS}\u037e\u0589\u060c\u061b\u061f\u06d4"
+    r"\u0964\u0965\u1361-\u1368\u2000-\u200b\u200e-\u206f\u2e00-\u2e7f\u3000-\u3004"
+    r"\u3008-\u3020\ue000-\uf8ff\ufe00-\ufe6f\ufeff-\uffef\U000e0000-\U0010ffff"
+)
+_LABEL = rf"{_OUTSIDE}\x00-,./:-@\[-^`{{-~"  # what the label of a domain lacks
+# After a path or a domain, letters of a script without spaces are text, and so are
+# Korean particles.
+_TEXT = rf"{_OUTSIDE}{UNSPACED}\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
+_BARE = rf"{_TEXT}\"()<>\[\\\]^`{{|}}"  # what a URL has not, but for brackets
+_INNER = rf"[^{_BARE}]*+"
+_PUNCTUATION = r".,;:!?'"
+_DASHES = r"\u2010-\u2015"
+_LOCAL = rf"[^{_TEXT}\x00-*,/:-@\[-^`{{-~]"  # before the @ of an e-mail address
 # Each alternative takes linear time on any text.
 _PLACEHOLDER = re.compile(
     r"[\ue000-\uf8ff]"  # an object of HTML
     r"|(?:(?:https?|ftp)://|(?<![a-zA-Z0-9_])www\.)"
-    rf"(?:[{_ADDRESS}]++|[.,;:!?']++(?=[a-zA-Z0-9_/~@#&$*+=%(-])"
+    # A domain of any script is known by its dots, or by the slash after it.
+    r"(?:[a-zA-Z0-9-]++\.(?=[^\x00-\x7f]))?"
+    rf"(?:(?=[a-zA-Z0-9-]*+[^\x00-\x7f])[^{_LABEL}]++(?:\.(?=[^{_LABEL}])|(?=/)))*+"
+    rf"(?:[^{_BARE}{_PUNCTUATION}]++"
+    rf"|[{_PUNCTUATION}{_DASHES}]++"
+    rf"(?:(?=[a-zA-Z0-9_/~@#&$*+=%(-])|(?<!\.)(?=[^{_BARE}{_PUNCTUATION}]))"
     rf"|\({_INNER}\)|\[{_INNER}\]|\{{{_INNER}\}})++"
-    rf"|(?<![{_LETTERS}.+-])[{_LETTERS}.+-]++@[{_LETTERS}-]++(?:\.[a-zA-Z0-9-]+)*"
-    r"\.[a-zA-Z0-9]+"
+    rf"|(?<!{_LOCAL}){_LOCAL}++@"
+    rf"(?:[^{_LABEL}]++(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z0-9]+"
+    rf"|(?:[^{_LABEL}]++\.)+[^{_LABEL}{_TEXT}]++)"
     r"|\{\{[^{}]*\}\}"
     r"|[$#%@]?\{\s*+(?:[^\s{},]*+\s*+|\w++\s*+,[^{}]*+)\}"
     r"|%\(\w+\)[-+0#]*+\d*+(?:\.\d+)?[a-zA-Z]"
