@@ -113,6 +113,16 @@ def fetch(path: Path, names: Collection[str] = ("",)) -> None:
         mirror.fetch([path / name for name in names])
 
 
+def refresh(path: Path) -> None:
+    """Read a small file again, which another process may have written.
+
+    Raises:
+        InputError: the bucket cannot be read.
+    """
+    if (mirror := _find(path)) is not None:
+        mirror.refresh(path)
+
+
 def close() -> None:
     """Remove all mirrors of this process."""
     while _mirrors:
@@ -223,6 +233,13 @@ class _Mirror:
                 self._files.get_file(f"{self._base}/{name}", str(path))
                 self.same[name] = _state(path)
                 self.absent.discard(name)
+
+    def refresh(self, path: Path) -> None:
+        """Read a small file again; nothing where there is no such object."""
+        name = path.relative_to(self.root).as_posix()
+        with self._turn, self._asking("read"), contextlib.suppress(FileNotFoundError):
+            path.write_bytes(self._files.cat_file(f"{self._base}/{name}"))
+            self.same[name] = _state(path)
 
     def push(self) -> None:
         """Write records, then new checkpoints; then remove old ones.

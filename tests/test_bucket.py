@@ -19,6 +19,7 @@ import runs
 from jaxformer import bucket
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.saved import SavedCheckpoints
+from jaxformer.runs import records
 
 PATH = URL.removeprefix("fake:/")
 WORKDIR = f"--workdir={URL}"
@@ -235,6 +236,21 @@ def test_scores_that_are_added_to_a_checkpoint():
         checkpoints.close()
         bucket.close()
     assert seen == {None, 4}
+
+
+def test_results_of_two_processes_are_all_kept():
+    """Each adds to what the bucket holds when it writes, which was not there when the
+    process began.
+    """
+    names = "one", "two", "three"
+    FakeBucket().pipe_file(f"{PATH}/config.json", b"{}")
+    for count, run in enumerate([bucket.open_directory(URL) for _ in names], 1):
+        record = {"dataset": names[count - 1], "text": "x"}
+        records.write_result(run, record, [f"text of {count}"])
+        found = json.loads(FakeBucket.objects()[f"{PATH}/results.json"])
+        assert [*found] == [*names[:count]]
+        for entry in found.values():
+            assert f"{PATH}/{entry['hypotheses']}" in FakeBucket.objects()
 
 
 def put_checkpoint(size):

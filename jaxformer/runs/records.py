@@ -164,9 +164,8 @@ def write_result(
     ``results.json``.
 
     Each data set and variant has one entry, which a new result replaces; each text of a
-    pipe has its own. The entry has
-    the hash of its translations. Processes that write at the same time wait for each
-    other.
+    pipe has its own. The entry has the hash of its translations. Processes that write
+    at the same time wait for each other, except in a bucket.
 
     Args:
         directory: of the run.
@@ -180,7 +179,8 @@ def write_result(
         Their file.
 
     Raises:
-        InputError: a file cannot be written, or ``results.json`` is damaged.
+        InputError: a file cannot be written, ``results.json`` is damaged, or the bucket
+            cannot be read or written.
     """
     name = f"{record['dataset']} {variant}".rstrip()
     if re.search("[:,]/(dev|proc)/", name):  # a pipe, which has any text
@@ -193,6 +193,7 @@ def write_result(
         named = {"hypotheses": output.name, "hypotheses_sha256": digest}
         entry = {**record, **named}
     with in_turn(directory):
+        bucket.refresh(directory / "results.json")
         records = finite({**read_results(directory), name: entry})
         if output is not None:
             write_whole(output, text)
