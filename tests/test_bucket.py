@@ -253,6 +253,26 @@ def test_results_of_two_processes_are_all_kept():
             assert f"{PATH}/{entry['hypotheses']}" in FakeBucket.objects()
 
 
+@pytest.mark.parametrize("options", [("--beam_size=1",), ("--checkpoint=latest",)])
+def test_a_result_is_printed_where_the_bucket_may_only_be_read(options):
+    """One line of ``evaluate`` says that it is not kept, and nothing is written."""
+    upload(runs.random_run())
+    before = FakeBucket.objects()
+
+    def fault(verb, path):
+        if verb == "write":
+            raise PermissionError("Forbidden")
+
+    FakeBucket.break_by(fault)
+    dataset = "--dataset=synthetic:reverse/valid"
+    done = runs.call("evaluate", WORKDIR, dataset, *options)
+    assert done.code == 0
+    assert json.loads(done.out)["sentences"] == 500
+    warning = f"warning: cannot write {URL}: Forbidden; the result is printed and not"
+    assert done.err == f"jaxformer: {warning} kept\n"
+    assert FakeBucket.objects() == before
+
+
 def put_checkpoint(size):
     """Write a run with one checkpoint into the bucket; return its large object."""
     large = f"{PATH}/checkpoints/4/params/d/0"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxformer.cli.arguments import (
     add_ensemble,
@@ -133,10 +135,7 @@ def run(options: argparse.Namespace) -> None:
             more_references=more,
             notice=lambda long: warn(long.describe()),
         )
-    if kept:
-        variant = _variant(options)
-        records.write_result(options.workdir, record, hypotheses, variant=variant)
-    write_record(record)
+    _finish(options, kept, record, hypotheses)
 
 
 def _is_kept(run: Path) -> bool:
@@ -149,9 +148,30 @@ def _is_kept(run: Path) -> bool:
     try:
         check_writable(run)
     except InputError as error:
-        warn(f"{error}; the result is printed and not kept")
+        _warn(error)
         return False
     return True
+
+
+def _warn(error: InputError) -> None:
+    """Say why a result is not kept."""
+    warn(f"{error}; the result is printed and not kept")
+
+
+def _finish(
+    options: argparse.Namespace,
+    kept: bool,
+    record: dict[str, Any],
+    texts: Sequence[str] | None,
+) -> None:
+    """Write a result into the run where it can be kept, and print it."""
+    if kept:
+        variant = _variant(options)
+        try:
+            records.write_result(options.workdir, record, texts, variant=variant)
+        except InputError as error:  # such as a bucket that may only be read
+            _warn(error)
+    write_record(record)
 
 
 def _check_own_set(options: argparse.Namespace, config: RunConfig) -> None:
@@ -187,10 +207,7 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
         stride=options.stride,
         notice=lambda cut: warn(f"{cut} texts were cut, as in training"),
     )
-    if kept:
-        variant = _variant(options)
-        records.write_result(options.workdir, record, predictions, variant=variant)
-    write_record(record)
+    _finish(options, kept, record, predictions)
 
 
 _OF_TRANSLATION = (
