@@ -132,17 +132,18 @@ def verify(path: Path, names: Iterable[str] = ()) -> None:
     of earlier versions, or of a process killed while it saved, has none.
 
     Raises:
-        InputError: a file is missing or has changed.
+        InputError: a file is missing, has changed or cannot be read.
     """
     bucket.fetch(path, [*names])
-    if not (path / CHECKSUMS).exists():
-        return
-    for file, saved in _read_json(path, CHECKSUMS).items():
-        if file.split("/")[0] in (_RECORD, *names):
-            if not (path / file).is_file():
-                raise damaged(path, f"{file} is missing")
-            if _sum(path / file) != saved:
-                raise damaged(path, f"{file} has changed since it was saved")
+    with _reading(path):
+        if not (path / CHECKSUMS).exists():
+            return
+        for file, saved in _read_json(path, CHECKSUMS).items():
+            if file.split("/")[0] in (_RECORD, *names):
+                if not (path / file).is_file():
+                    raise damaged(path, f"{file} is missing")
+                if _sum(path / file) != saved:
+                    raise damaged(path, f"{file} has changed since it was saved")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -245,19 +246,22 @@ def damaged(path: Path, what: str) -> InputError:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Word what goes wrong while orbax reads a checkpoint."""
+    """Word what goes wrong while a checkpoint is read."""
     try:
         yield
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:
         reason = f"cannot read {_where(path)}: {first_line(error)}"
-        raise InputError(f"{reason}; {_CURE}") from error
+        if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+            reason += f"; {_CURE}"
+        raise InputError(reason) from error
 
 
 def _read_json(path: Path, file: str) -> dict[str, Any]:
     content = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
+    absent = contextlib.suppress(FileNotFoundError, ValueError, RecursionError)
+    with _reading(path), absent:
         content = json.loads((path / file).read_bytes())
     if not isinstance(content, dict):
         raise damaged(path, f"{Path(file).name} is missing or no valid JSON")

@@ -4,6 +4,8 @@ it; the others still load.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import subprocess
@@ -272,3 +274,50 @@ def test_a_checkpoint_that_goes_while_it_is_read(run):
     with pytest.raises(InputError, match="checkpoint 10 in ") as caught:
         found.load(PARAMS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_file_that_the_system_refuses_is_no_damage(run, sealed, reason, monkeypatch):
+    """One line has the reason; nobody is told to remove the checkpoint, and the scores
+    stay known where another file has them.
+    """
+    path = run / "checkpoints" / "20"
+    if not sealed:
+        (path / folder.CHECKSUMS).unlink()
+    opened, read = Path.open, Path.read_bytes
+
+    def load_without(refused):
+        def refusing(action):
+            def act(file, *args, **options):
+                if file == refused:
+                    raise OSError(reason, os.strerror(reason), str(file))
+                return action(file, *args, **options)
+
+            return act
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", refusing(opened))
+            patch.setattr(Path, "read_bytes", refusing(read))
+            with pytest.raises(InputError) as caught:
+                load(run)
+            assert SavedCheckpoints(path.parent).scores(20) == {"bleu": STEPS[20]}
+        return str(caught.value)
+
+    files = [path / "_CHECKPOINT_METADATA"]
+    files += [path / folder.CHECKSUMS, path / "params" / "_METADATA"] if sealed else []
+    for file in files:
+        line = load_without(file)
+        error = OSError(reason, os.strerror(reason), str(file))
+        assert line == f"cannot read checkpoint 20 in {path.parent}: {error}"
+
+
+def test_what_orbax_may_not_read_is_no_damage(run, monkeypatch):
+    """As what this package reads itself."""
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", "file")
+
+    monkeypatch.setattr(folder.open_orbax(), "load_checkpointables", refuse)
+    with pytest.raises(InputError, match=r"Permission denied: 'file'$"):
+        find_parameters(run, "20", "bleu").load(PARAMS)

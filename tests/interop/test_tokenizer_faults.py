@@ -1,7 +1,9 @@
 """Vocabularies of a Hugging Face folder: damaged, missing or of another model."""
 
+import errno
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import tokenizer_folders
@@ -74,6 +76,20 @@ def test_faults_of_the_tables(tmp_path, name, content, rule):
     with pytest.raises(InputError, match=rule) as error:
         read_vocabularies(tmp_path, {"model_type": "marian"})
     assert "\n" not in str(error.value)
+
+
+def test_a_table_that_the_system_refuses_is_not_damaged(tmp_path, monkeypatch):
+    tokenizer_folders.marian(tmp_path)
+    read = Path.read_bytes
+
+    def refuse(path):
+        if path.name == "vocab.json":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(PermissionError):
+        read_vocabularies(tmp_path, {"model_type": "marian"})
 
 
 @each_kind

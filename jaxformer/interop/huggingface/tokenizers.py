@@ -291,7 +291,7 @@ def _by_id(path: Path) -> list[str | None]:
 def _read_dict(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a JSON object, or damaged: download it again")
