@@ -137,9 +137,9 @@ def run(options: argparse.Namespace) -> None:
 def _read(options: argparse.Namespace) -> Iterator[Pair]:
     """Read the pairs; those of a language model have no source."""
     if options.source is None:
-        return (Pair("", text) for text in open_lines([options.target]))
+        return (Pair("", text) for text in open_lines([options.target], empty=True))
     files = ",".join(map(sources.escape, (options.source, options.target)))
-    return iter(sources.load(f"text:{files}", "", ""))
+    return iter(sources.load(f"text:{files}", "", "").read(empty=True))
 
 
 def _load(options: argparse.Namespace) -> Translator:

@@ -163,9 +163,19 @@ def open_lines(
 
 
 def open_parallel(
-    sources: Sequence[Path], targets: Sequence[Path], *, strict: bool = True
+    sources: Sequence[Path],
+    targets: Sequence[Path],
+    *,
+    strict: bool = True,
+    empty: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Yield aligned lines of source and target files.
+
+    Args:
+        sources: the files of one side.
+        targets: those of the other, in the same order.
+        strict: as of :func:`open_lines`.
+        empty: as of :func:`open_lines`.
 
     Raises:
         InputError: the numbers of files differ, two files have different numbers of
@@ -178,7 +188,7 @@ def open_parallel(
             " same order of names"
         )
     for source, target in zip(sources, targets, strict=True):
-        left, right = _lines(source, strict), _lines(target, strict)
+        left, right = (_lines(each, strict, empty) for each in (source, target))
         for count, (first, second) in enumerate(itertools.zip_longest(left, right), 1):
             if first is None or second is None:
                 rest = sum(1 for _ in (right if first is None else left))

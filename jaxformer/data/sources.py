@@ -71,7 +71,7 @@ class Corpus:
     """
 
     name: str
-    read: Callable[[], Iterable[Pair]]
+    read: Callable[..., Iterable[Pair]]
     files: tuple[Path, ...] = ()
     """The user's files that are read, if files name the data set."""
 
@@ -206,9 +206,9 @@ def _path(text: str) -> str:
 
 
 def _read_text(
-    sources: Sequence[Path], targets: Sequence[Path], *, strict: bool = True
+    sources: Sequence[Path], targets: Sequence[Path], **options: bool
 ) -> Iterator[Pair]:
-    return map(Pair._make, open_parallel(sources, targets, strict=strict))
+    return map(Pair._make, open_parallel(sources, targets, **options))
 
 
 def _open_tsv(rest: str, languages: tuple[str, str]) -> Opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -127,6 +128,19 @@ def test_score_reads_a_window_at_a_time(call, workdir, files, monkeypatch):
     outcome = call("score", workdir, *files)
     assert len(outcome.lines) == 7
     assert sizes == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+def test_files_without_a_line_have_no_scores(call, workdir, tmp_path, name):
+    """As they have no translations; one side alone is an error."""
+    path, other = tmp_path / name, write(tmp_path / "other", ["a"])
+    path.write_bytes(gzip.compress(b"") if path.suffix else b"")
+    files = f"--source={path}", f"--target={path}"
+    assert call("score", workdir, *files) == (0, b"", "")
+    for source, target in ((path, other), (other, path)):
+        error = call("score", workdir, f"--source={source}", f"--target={target}").error
+        assert error.startswith(f"{source} has ")
+        assert "line i of one must translate line i of the other" in error
 
 
 def test_all_pairs_too_long(call, workdir, tmp_path):
