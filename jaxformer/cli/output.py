@@ -108,11 +108,20 @@ class _Waiting(io.FileIO):
     """A file that waits so many seconds for bytes; None: until there are some."""
 
     seconds: float | None = None
+    ended = False
 
     def readinto(self, buffer: Any) -> Any:
-        """Read what there is; None: nothing came."""
-        ready, _, _ = select.select([self], [], [], self.seconds)
-        return super().readinto(buffer) if ready else None
+        """Read what there is; None: nothing came; 0, from then on: the file ended.
+
+        A terminal says its end once.
+        """
+        if self.ended:
+            return 0
+        if not select.select([self], [], [], self.seconds)[0]:
+            return None
+        count = super().readinto(buffer)
+        self.ended = not count
+        return count
 
 
 def read_input(path: Path | None) -> Iterator[str]:

@@ -202,6 +202,35 @@ def test_lines_that_came_wait_for_half_a_second(monkeypatch):
     sys.stdin.close()
 
 
+@pytest.mark.parametrize("text", ["a\n\x04", "\x04", "a\nb\x04\x04"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_terminal_ends_the_input_once(text, waits, monkeypatch):
+    """One end of file ends it, also when it comes while a pause is awaited."""
+    terminal, typed = os.openpty()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(typed))
+    lines, pause = open_input(None)
+    found = []
+
+    def read():
+        for line in lines:
+            found.append(line)
+            if waits:
+                pause()
+
+    os.write(terminal, text.encode())
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(5)
+    ended = not thread.is_alive()
+    if not ended:
+        os.write(terminal, b"\x04" * 3)
+        thread.join(5)
+    assert ended
+    assert found == text.replace("\x04", "").splitlines()
+    sys.stdin.close()
+    os.close(terminal)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
