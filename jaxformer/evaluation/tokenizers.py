@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxformer.data.language_codes import read_code
@@ -33,7 +33,7 @@ _UNSPACED = re.compile(rf"(?P<zh>[{HAN}])|(?P<ja>[{KANA}])|(?P<th>[{SOUTHEASTERN
 
 
 def list_tokenizers(
-    language: str | None, references: Iterable[str] = ()
+    language: str | None, references: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the tokenizer for a language, then others that suit it too.
 
@@ -42,7 +42,7 @@ def list_tokenizers(
 
     Args:
         language: its code; None: unknown.
-        references: text in the language.
+        references: text in the language, of which the first lines are read.
 
     Example:
         >>> list_tokenizers("cmn_Hant")[0], list_tokenizers("deu_Latn")
@@ -54,7 +54,7 @@ def list_tokenizers(
     for codes, tokenizers in _TOKENIZERS.items():
         if {code.language, code.script} & {*codes.split()}:
             return tokenizers
-    text = "\n".join(references)
+    text = "\n".join(references[:1_000])
     found = Counter(each.lastgroup for each in _UNSPACED.finditer(text))
     if found.total() <= len(re.findall(r"[^\W\d_]+", _UNSPACED.sub(" ", text))):
         return (USUAL,)
@@ -65,7 +65,7 @@ def list_tokenizers(
 
 def choose_tokenizer(
     language: str | None,
-    references: Iterable[str] = (),
+    references: Sequence[str] = (),
     notice: Callable[[str], object] = lambda _: None,
 ) -> str:
     """Return the tokenizer for a language, or ``char`` where it cannot be used here.
