@@ -114,7 +114,8 @@ def train(
 
 
 def _cut(sentences: Iterable[str]) -> Iterator[str]:
-    """Cut texts that SentencePiece would leave out, at white space where there is some.
+    """Cut texts that SentencePiece would leave out, at white space where there is some,
+    and not before a combining mark.
 
     It leaves out texts of more than 4,192 bytes, and those with its sign for an unknown
     byte.
@@ -124,7 +125,9 @@ def _cut(sentences: Iterable[str]) -> Iterator[str]:
         if len(text.encode("utf-8", "replace")) <= _MOST_BYTES:
             yield text
         else:
-            yield from re.findall(r"(?s).{1,1000}(?:\s|\Z)|.{1,1000}", text)
+            yield from re.findall(
+                r"(?s).{1,1000}(?:\s|\Z)|.{1,1000}(?![\u0300-\u036f])", text
+            )
 
 
 def _find_rules(name: str, folder: Path) -> dict[str, str]:
