@@ -205,8 +205,9 @@ class TrainingData:
         """Return the batches from this position on, epoch after epoch, each with the
         position that follows it.
 
-        Threads make a few batches ahead, and the plan of the next epoch; their errors
-        are raised here. ``close()`` ends them.
+        Threads make a few batches ahead and, from the middle of an epoch on, the plan
+        of the next; their errors are raised here. ``close()`` ends them. It does not
+        wait for a plan. An epoch without a batch is skipped.
 
         Args:
             position: the first batch.
@@ -224,7 +225,7 @@ class TrainingData:
                 f"the position in the data is batch {position.batch} of an epoch of"
                 f" {len(plan)}: data or budget differ from those of the run"
             )
-        self._check_not_empty(plan)
+        self._first_plan(position.epoch)
         return self._stream(plan, position, host, hosts)
 
     def _stream(
@@ -237,33 +238,40 @@ class TrainingData:
         planner = ThreadPoolExecutor(1, "plan")
         try:
             while True:
-                following = planner.submit(self._make_plan, epoch + 1, stopped.is_set)
+                following = functools.cache(
+                    lambda later=epoch + 1: planner.submit(
+                        self._make_plan, later, stopped.is_set
+                    )
+                )
                 make = functools.partial(plan.batch, host=host, hosts=hosts)
                 made = map_ahead(batch_maker, make, range(start, len(plan)), _AHEAD)
                 for number, batch in enumerate(made, start):
-                    last = number + 1 == len(plan)
-                    yield (
-                        batch,
-                        Position(epoch + 1, 0) if last else Position(epoch, number + 1),
-                    )
+                    if number >= len(plan) // 2:
+                        following()
+                    if number + 1 < len(plan):
+                        yield batch, Position(epoch, number + 1)
+                    else:
+                        yield batch, Position(epoch + 1)
                 epoch, start = epoch + 1, 0
-                plan = following.result()
+                plan = following().result()
                 self._last_plan.clear()
         finally:
             stopped.set()
-            for threads in (batch_maker, planner):
-                threads.shutdown(cancel_futures=True)
+            planner.shutdown(wait=False)
+            batch_maker.shutdown(cancel_futures=True)
 
-    def _check_not_empty(self, plan: Plan) -> None:
-        if len(plan):
-            return
+    def _first_plan(self, first: int) -> Plan:
+        """Return the plan of the first epoch, from this one on, that has a batch."""
+        for epoch in range(first, first + 1_000):
+            if len(plan := self.plan(epoch)):
+                return plan
         if self.drop_remainder:
             raise InputError(
                 "data.drop_remainder=True leaves no batch, since no batch is full: set"
                 " it to False"
             )
         raise InputError(
-            "the weights of data.train leave no pair for an epoch: give larger ones"
+            "the weights of data.train leave no pair in 1,000 epochs: give larger ones"
         )
 
     def plan(self, epoch: int) -> Plan:
@@ -311,18 +319,17 @@ class TrainingData:
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """What the first epoch holds. With fractional weights others differ by a few
-        pairs.
+        """What the first epoch with a batch holds. With fractional weights others
+        differ by a few pairs.
 
         Raises:
-            InputError: it holds no batch.
+            InputError: there is no batch.
         """
         # The segmentation of an epoch would need all text to be read again.
         best = (
             self if self.resample is None else dataclasses.replace(self, resample=None)
         )
-        plan = best.plan(0)
-        self._check_not_empty(plan)
+        plan = best._first_plan(0)
         pairs = plan.store
         source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))
         target = int(pairs.target_lengths[plan.pairs].sum(dtype=np.int64))

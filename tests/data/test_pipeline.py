@@ -246,9 +246,33 @@ def test_an_epoch_without_batches_is_refused():
     """The line names the key to change."""
     with pytest.raises(InputError, match=r"data\.drop_remainder=True leaves no batch"):
         data_of([(3, 4)], drop_remainder=True).batches()
-    light = dataclasses.replace(data_of([(3, 4)]), shares=(Share("a", 0, 1, 0.001),))
-    with pytest.raises(InputError, match=r"the weights of data\.train leave no pair"):
-        _ = light.statistics
+    light = dataclasses.replace(data_of([(3, 4)]), shares=(Share("a", 0, 1, 1e-9),))
+    for call in (light.batches, lambda: light.statistics):
+        with pytest.raises(
+            InputError, match=r"the weights of data\.train leave no pair in"
+        ):
+            call()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("weight", [0.003, 0.007, 0.02, 0.05])
+def test_an_epoch_without_pairs_is_skipped(packing, weight):
+    """Over the epochs the pairs are as many as the weight says, and training continues
+    exactly from every position.
+    """
+    whole = data_of(mixed_lengths(60), packing=packing)
+    data = dataclasses.replace(whole, shares=(Share("a", 0, 60, weight),))
+    expected = take(data.batches(), 8)
+    last = expected[-1][1]
+    assert last.epoch > 8 * (60 * weight < 0.5)
+    assert len(seen_in(batch for batch, _ in expected)) == round(
+        60 * weight * last.epoch
+    )
+    for number, (_, position) in enumerate(expected[:-1], 1):
+        (batch, following) = next(data.batches(position))
+        assert following == expected[number][1]
+        np.testing.assert_equal(batch, expected[number][0])
+    assert data.statistics.pairs >= 1
 
 
 def with_take(data, take):
@@ -330,6 +354,34 @@ def test_errors_and_closing_end_the_thread():
     assert threads_of_batches()
     stream.close()
     assert not threads_of_batches()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_closing_waits_for_no_plan(monkeypatch, packing):
+    """The next epoch is planned from the middle of one on; before, closing leaves
+    nothing planned, and after, it does not wait for the plan.
+    """
+    data, made = data_of(mixed_lengths(300), tokens=60, packing=packing), []
+    make, go_on = TrainingData._make_plan, threading.Event()
+
+    def slow(self, epoch, *stop):
+        made.append(epoch)
+        if epoch:
+            assert go_on.wait(60)
+        return make(self, epoch, *stop)
+
+    monkeypatch.setattr(TrainingData, "_make_plan", slow)
+    size = len(data.plan(0))
+    for taken, planned in ((size // 2, [0]), (size - 1, [0, 1])):
+        stream = data.batches()
+        take(stream, taken)
+        stream.close()
+        deadline = time.monotonic() + 10
+        while made != planned and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert made == planned
+    assert not go_on.is_set()
+    go_on.set()
 
 
 def test_evaluation_counts_every_pair_once():
