@@ -14,7 +14,6 @@ from jaxformer.data.cleaning import is_empty, summary
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.prepared import Report
 from jaxformer.data.records import Pair
-from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import count_parameters
@@ -23,7 +22,7 @@ from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
 from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.progress import Progress
-from jaxformer.training.run import Run, encode_valid
+from jaxformer.training.run import Run
 
 # Tokens of a text that are looked at, and pairs that its unknown characters are in.
 _TOKENS, _PAIRS = 1_000_000, 10_000
@@ -107,17 +106,17 @@ def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
     if empty := sum(map(is_empty, run.valid)):
         display.say(f"warning: {empty:,} of them have an empty side, and count")
     if config.window is None:
-        _compare_texts(display, run, data.store)
+        _compare_texts(display, run, data)
 
 
-def _compare_texts(display: Display, run: Run, store: Encoded) -> None:
+def _compare_texts(display: Display, run: Run, data: TrainingData) -> None:
     """Look for validation text among some of the training text."""
     valid, known = (
         {
             hash((*rows.source[i].tolist(), *rows.target[i].tolist()))
             for i in range(0, len(rows), 1 + len(rows) // _ROWS)
         }
-        for rows in (encode_valid(run), store)
+        for rows in (run.encoded_valid, data.store)
     )
     if found := len(valid & known):
         display.say(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -63,6 +64,22 @@ class Run:
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.directory / "checkpoints"
+
+    @functools.cached_property
+    def encoded_valid(self) -> Encoded:
+        """The validation text as tokens; a window of text is a row."""
+        config = self.config
+        if config.data.kind != "pairs":
+            given = self.valid, self.vocabularies, config.data
+            return encode_validation(*given, config.model.max_length).pairs
+        return encode_evaluation(
+            self.valid,
+            self.vocabularies,
+            source_eos=config.data.source_eos,
+            tag=self.valid_languages[1] if config.data.language_tags else None,
+            languages=self.valid_languages,
+            max_length=config.model.max_length,
+        )
 
     @contextlib.contextmanager
     def claim(self, is_begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
@@ -241,7 +258,7 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """
     config = run.config
     try:
-        encoded = encode_valid(run)
+        encoded = run.encoded_valid
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     lengths = encoded.source_lengths, encoded.target_lengths
@@ -263,22 +280,6 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
         {**batch, "row": np.resize(numbers, (len(batch["target"]), 1)).astype(np.int32)}
         for batch, numbers in batches
     ]
-
-
-def encode_valid(run: Run) -> Encoded:
-    """Encode the validation text; a window of text is a row."""
-    config = run.config
-    if config.data.kind != "pairs":
-        given = run.valid, run.vocabularies, config.data
-        return encode_validation(*given, config.model.max_length).pairs
-    return encode_evaluation(
-        run.valid,
-        run.vocabularies,
-        source_eos=config.data.source_eos,
-        tag=run.valid_languages[1] if config.data.language_tags else None,
-        languages=run.valid_languages,
-        max_length=config.model.max_length,
-    )
 
 
 def _share(make: Callable[[], Vocabularies]) -> Vocabularies:
