@@ -38,7 +38,7 @@ def report_unknown(
     and the most frequent unknown characters if there are many.
 
     Raises:
-        InputError: more than a fifth of a side is unknown.
+        InputError: more than a fifth of a side is unknown, and nothing is saved yet.
     """
     shares, warnings = [], []
     texts = data.store.sides if run.config.data.kind == "pairs" else {}
@@ -61,10 +61,10 @@ def report_unknown(
                 f"{share:.1%} of the {side} tokens of data.{name} are unknown to the"
                 f" vocabulary{_most_often(vocabulary, pairs, side)}"
             )
-            if share > _REFUSED:
+            if share > _REFUSED and not any(run.checkpoints.glob("*")):
                 raise InputError(
                     f"{line}: name text in its language and case, or train a vocabulary"
-                    " on this text, without training.initial_run and --vocabulary"
+                    " on it, without training.initial_run and prepare's --vocabulary"
                 )
             cure = "data.byte_fallback=True lets a new one spell them"
             warnings.append(f"warning: {line}; {cure}")

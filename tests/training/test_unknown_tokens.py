@@ -32,7 +32,7 @@ def write(folder, name, source, target):
     return f"text:{paths[0]},{paths[1]}"
 
 
-def report(folder, text, valid, prepared=False):
+def report(folder, text, valid, prepared=False, step=None):
     """Return what is said of these texts with the vocabulary of the known one."""
     known = write(folder, "known", KNOWN, KNOWN)
     names = {f"data.{name}": known for name in ("train", "valid", "test")}
@@ -46,6 +46,8 @@ def report(folder, text, valid, prepared=False):
     opened = TrainingText.open(given)
     pairs = [Pair(*pair) for pair in zip(*valid, strict=True)]
     run = dataclasses.replace(run, text=opened, valid=pairs)
+    if step is not None:
+        (run.checkpoints / str(step)).mkdir(parents=True)
     data = opened.load(run.vocabularies, seed=0)
     said: list[str] = []
     report_unknown(run, data, validation_batches(run, data), said.append)
@@ -78,6 +80,16 @@ def test_a_side_of_another_script_is_refused(tmp_path, place, script):
 
 
 @every_side
+def test_a_run_that_is_begun_continues(tmp_path, place):
+    """Of a run that has saved a step, text of another script is warned of."""
+    texts = texts_with(["привет"] * len(KNOWN), place)
+    _, *warnings = report(tmp_path, *texts, step=10)
+    text, side = PLACES[place].split()
+    assert len(warnings) == 1
+    assert f"of the {side} tokens of data.{text} are unknown" in warnings[0]
+
+
+@every_side
 @every_script
 def test_some_unknown_text_is_warned_of(tmp_path, place, script):
     word, often = SCRIPTS[script]
@@ -95,7 +107,8 @@ def test_some_unknown_text_is_warned_of(tmp_path, place, script):
 
 def test_a_prepared_folder_has_no_characters(tmp_path):
     texts = texts_with(["привет"] * len(KNOWN), 1)
-    with pytest.raises(InputError, match=r"of data\.train are unknown to the voc\w+:"):
+    line = r"of data\.train are unknown to the voc\w+: .* prepare's --vocabulary"
+    with pytest.raises(InputError, match=line):
         report(tmp_path, *texts, prepared=True)
 
 
