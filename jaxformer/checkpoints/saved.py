@@ -46,7 +46,8 @@ class SavedCheckpoints:
         return sorted(int(name) for name in found if str(int(name)) == name)
 
     def ranking(self) -> list[int]:
-        """Return the steps that were evaluated, the best first, of equals the later.
+        """Return the steps that were evaluated, the best first, of equals the one
+        of the higher chrF, then the later.
 
         Raises:
             InputError: the scores of a checkpoint cannot be read.
@@ -54,8 +55,7 @@ class SavedCheckpoints:
         return self._order({step: self.scores(step) for step in self.steps})
 
     def best(self) -> int | None:
-        """Return the step with the best score, the later of equals; None where nothing
-        was evaluated.
+        """Return the first step of :meth:`ranking`; None where nothing was evaluated.
 
         Raises:
             InputError: the scores of a checkpoint cannot be read.
@@ -130,16 +130,19 @@ class SavedCheckpoints:
         return folder.restore(self.path(step), like)
 
     def _order(self, scores: Mapping[int, Mapping[str, float]]) -> list[int]:
-        """Return the evaluated steps, the best first, of equals the later."""
+        """Return the evaluated steps, as :meth:`ranking`."""
+        metric = self._best_metric
+        ranks = [(rank(x, metric), step) for step, x in scores.items() if metric in x]
+        return [step for _, step in sorted(ranks, reverse=True)]
 
-        def rank(step: int) -> tuple[float, int]:
-            value = scores[step][self._best_metric]
-            if math.isnan(value):
-                return -math.inf, step
-            return -value if self._best_metric == "loss" else value, step
 
-        evaluated = [step for step in scores if self._best_metric in scores[step]]
-        return sorted(evaluated, key=rank, reverse=True)
+def rank(scores: Mapping[str, float], metric: str) -> tuple[float, float]:
+    """Return what orders evaluations, the greatest for the best: by a metric, of equals
+    by chrF. BLEU is 0 where no four words are right.
+    """
+    value = -scores[metric] if metric == "loss" else scores[metric]
+    # The order of the arguments matters: NaN is the least.
+    return max(-math.inf, value), scores.get("chrf", 0.0)
 
 
 def open_to_read(directory: Path, best_metric: str) -> SavedCheckpoints:

@@ -120,20 +120,18 @@ def make_validator(run: Run, model: Model) -> Validator:
     source_language, target_language = run.valid_languages
     sources = [pair.source for pair in pairs]
     references = [pair.target for pair in pairs]
-    names = DEFAULT_METRICS
-    if config.evaluation.best_metric == F1.key:
+    names, key = DEFAULT_METRICS, config.evaluation.best_metric
+    if key == F1.key:
         check_trees(references)  # before training, not at its first evaluation
         names += (F1.key,)
     metrics = choose_metrics(
         names, language=target_language, references=references, notice=run.report
     )
     bleu = metrics[0]
-    if config.evaluation.best_metric == bleu.key and not (
-        score(bleu, references, references).value
-    ):
+    if key == bleu.key and not score(bleu, references, references).value:
         run.report(
             "warning: no sentence of data.valid has four words, so BLEU is 0 for any"
-            " translation: set evaluation.best_metric=chrf"
+            " translation, and chrF chooses the best checkpoint"
         )
     own = sources[jax.process_index() :: jax.process_count()]
 

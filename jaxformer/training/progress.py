@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxformer import __version__
+from jaxformer.checkpoints.saved import rank
 from jaxformer.data.pipeline import Position
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
@@ -29,6 +30,7 @@ class Progress:
         scores: those of the last evaluation.
         best_metric: by which score the best is chosen.
         best: the best score so far; None before there is one.
+        best_chrf: chrF of that evaluation, by which equal scores are compared.
         stale: evaluations since then.
         vocabulary: its hash.
         data: hash of the training text.
@@ -54,6 +56,7 @@ class Progress:
     valid: dict[str, str] = dataclasses.field(default_factory=dict)
     base: dict[str, Any] | None = None
     drawn: list[str] = dataclasses.field(default_factory=list)
+    best_chrf: float = 0.0
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""
@@ -66,16 +69,18 @@ class Progress:
 
     def judge(self, scores: dict[str, float], metric: str) -> None:
         """Note the scores of an evaluation at this step; the best has the highest
-        ``metric``, or the lowest loss.
+        ``metric``, or the lowest loss, and of equals the highest chrF.
         """
         self.evaluated, self.scores = self.step, scores
         if metric not in scores:
             return
         self.choose_by(metric)
-        sign = -1.0 if metric == "loss" else 1.0
-        better = self.best is None or sign * scores[metric] > sign * self.best
+        better = self.best is None or rank(scores, metric) > rank(
+            {"chrf": self.best_chrf, metric: self.best}, metric
+        )
         if better and math.isfinite(scores[metric]):
             self.best, self.stale = scores[metric], 0
+            self.best_chrf = scores.get("chrf", 0.0)
         else:
             self.stale += 1
 

@@ -119,6 +119,18 @@ def test_the_best_score(open_manager):
     assert SavedCheckpoints(manager.directory, "bleu").best() == 4
 
 
+def test_equal_scores_go_by_chrf(open_manager):
+    """Where BLEU is 0 the highest chrF is the best, and is kept."""
+    manager = open_manager(keep_latest=1, keep_best=2)
+    for step, chrf in enumerate([20.0, 40.0, 30.0, 40.0, 10.0], start=1):
+        save(manager, step, {"bleu": 0.0, "chrf": chrf})
+    assert folders(manager) == ["2", "4", "5"]
+    assert manager.ranking() == [4, 2, 5]
+    save(manager, 6, {"bleu": 0.1, "chrf": 1.0})
+    assert folders(manager) == ["4", "6"]
+    assert manager.best() == 6
+
+
 def test_steps_are_numbers(open_manager):
     """Step 10000 is later than step 9000. Where nothing was evaluated, ``best`` is the
     latest; another name is refused with those that there are.

@@ -55,6 +55,27 @@ def test_the_best_score_and_the_evaluations_since(metric, values):
     assert (progress.best_metric, progress.best, progress.stale) == ("chrf", 40.0, 0)
 
 
+@pytest.mark.parametrize("metric", ["bleu", "f1"])
+def test_equal_scores_go_by_chrf(metric):
+    """BLEU of short sentences is 0 however good they are. A record of before there was
+    ``best_chrf`` continues.
+    """
+    progress, seen = Progress(), []
+    for chrf in (20.0, 30.0, 25.0, 30.0):
+        progress.judge({metric: 0.0, "chrf": chrf}, metric)
+        seen.append((progress.stale, progress.best_chrf))
+    assert seen == [(0, 20.0), (0, 30.0), (1, 30.0), (2, 30.0)]
+    progress.judge({metric: 0.1, "chrf": 10.0}, metric)
+    assert (progress.best, progress.stale) == (0.1, 0)
+    progress.judge({metric: 0.0, "chrf": 40.0}, metric)
+    assert (progress.best, progress.stale) == (0.1, 1)
+    record = {**Progress(best_metric="chrf", best=9.0).to_json(), "stale": 3}
+    del record["best_chrf"]
+    before = Progress.from_json(record)
+    before.judge({"bleu": 0.0, "chrf": 8.0}, "chrf")
+    assert (before.best, before.stale) == (9.0, 4)
+
+
 def test_each_score_knows_the_text_that_it_is_measured_on():
     """The loss that of all pairs, the others that of the translated ones; a name or
     a copy is no other text. All counters go through JSON.

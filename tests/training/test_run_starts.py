@@ -14,6 +14,7 @@ from training.little import (
     read_records,
 )
 
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 from jaxformer.runs.records import Validation, append
 from jaxformer.training import train as training
@@ -82,6 +83,25 @@ def test_patience(train, tmp_path, capfd):
         "evaluation.best_metric=loss is new: the best so far begins again from nothing"
         in capfd.readouterr().err
     )
+
+
+@pytest.mark.slow
+def test_patience_goes_by_chrf_where_bleu_stays_0(train, tmp_path):
+    """Patience counts the evaluations since the highest chrF, which is the best
+    checkpoint.
+    """
+    chrf = iter([10.0, 20.0, 30.0, 40.0, 35.0, 38.0])
+
+    def scores(*_):
+        return lambda *_: Validation({"bleu": 0.0, "chrf": next(chrf)}, [])
+
+    often = {"training.evaluate_every": 1, "training.checkpoint_every": 1}
+    found = train(
+        "run", {**often, "training.patience": 2, "training.steps": 12}, scores
+    )
+    assert found == Outcome(6, finished=True, signal=None)
+    assert SavedCheckpoints(tmp_path / "run" / "checkpoints").best() == 4
+    assert [*chrf] == []
 
 
 def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_path):
