@@ -120,34 +120,6 @@ def test_two_buckets_are_the_best_two(multiple):
         assert all(slots([*others, box], source, target) >= taken for box in boxes)
 
 
-def test_more_buckets_waste_less():
-    """The order of the pairs does not matter; no bucket is kept that saves nothing."""
-    source, target = draw_lengths(2000, 60)
-    order, taken = np.random.default_rng(1).permutation(2000), []
-    for num_buckets in (1, 2, 4, 8):
-        options = {"num_buckets": num_buckets, "tokens_per_batch": 2000}
-        buckets = plan_buckets(source, target, **options)
-        assert plan_buckets(source[order], target[order], **options) == buckets
-        taken.append(slots(buckets, source, target))
-    assert taken == sorted(set(taken), reverse=True)
-    assert (source.sum() + target.sum()) / taken[3] > 0.75
-    few = arrays([(3, 4)] * 5 + [(7, 6)] * 5 + [(20, 25)])
-    buckets = plan_buckets(*few, num_buckets=8, tokens_per_batch=100)
-    assert buckets == (Bucket(3, 4, 25), Bucket(7, 6, 14), Bucket(20, 25, 4))
-
-
-def test_long_sentences_are_planned_in_steps():
-    """Lengths over 256 are counted coarsely; the buckets still end at lengths that
-    occur.
-    """
-    source, target = draw_lengths(3000, 1500)
-    source[0], target[1] = 1500, 1499
-    buckets = plan_buckets(source, target, num_buckets=6, tokens_per_batch=3000)
-    assert buckets[-1][:2] == (1500, 1499)
-    assert (assign(buckets, source, target) >= 0).all()
-    assert {bucket.source_length for bucket in buckets} <= set(source.tolist())
-
-
 def test_cover_adds_one_bucket_at_most():
     """Evaluation has at most one shape that training has not."""
     buckets = plan_buckets(*draw_lengths(500, 30), num_buckets=4, tokens_per_batch=600)
@@ -189,16 +161,6 @@ def test_groups_hold_each_pair_once(lengths, num_buckets, seed):
     assert moved <= sum(bucket.rows - 1 for bucket in buckets[:-1])
 
 
-def test_leftovers_move_only_where_that_is_cheaper():
-    buckets = (Bucket(2, 2, 10), Bucket(3, 3, 6), Bucket(30, 30, 1))
-    epoch = group(np.array([0] * 11 + [1] * 5), np.arange(16), buckets)
-    assert epoch.shapes.tolist() == [0, 1]
-    assert sorted(epoch.pairs(1).tolist()) == [10, 11, 12, 13, 14, 15]
-    epoch = group(np.array([1] * 3), np.arange(3), buckets)
-    assert epoch.shapes.tolist() == [1]
-    assert epoch.pairs(0).tolist() == [0, 1, 2]
-
-
 def test_wrong_lengths_are_refused():
     options = {"num_buckets": 2, "tokens_per_batch": 10}
     with pytest.raises(InputError, match="no pair is left"):
@@ -206,12 +168,3 @@ def test_wrong_lengths_are_refused():
     message = "tokens_per_batch=10 does not hold a pair of 30 tok.* 30"
     with pytest.raises(InputError, match=message):
         plan_buckets([3, 30], [4, 20], **options)
-
-
-def test_a_pair_without_a_bucket_is_refused():
-    """The others group without it."""
-    buckets = (Bucket(4, 4, 2),)
-    assigned = assign(buckets, np.array([3, 9, 4]), np.array([3, 3, 4]))
-    with pytest.raises(InputError, match="pair 2 fits no bucket: add one with"):
-        group(assigned, np.arange(3), buckets)
-    assert sorted(group(assigned, np.array([0, 2]), buckets).indices) == [0, 2]

@@ -371,17 +371,3 @@ def test_text_for_evaluation_is_one_data_set():
             InputError, match="is not for evaluation: name one data set"
         ):
             load_evaluation(wrong, config_of())
-
-
-def test_an_error_names_the_file_of_the_sources(tmp_path):
-    """Or the data set, if there are several files."""
-    for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv"):
-        (tmp_path / file).write_text("a\ta\n")
-    for name, found in {
-        "text:{0}/a.en,{0}/a.de [en>de]": "{0}/a.en",
-        "tsv:{0}/a.tsv#2,1": "{0}/a.tsv",
-        "text:{0}/*.en,{0}/*.de": "text:{0}/*.en,{0}/*.de",
-        "bundled:en-de/test": "bundled:en-de/test",
-    }.items():
-        said = corpus.name_sources(name.format(tmp_path), config_of())
-        assert said == found.format(tmp_path)

@@ -20,7 +20,6 @@ from jaxformer.data.encoding import (
     SubwordSampling,
     Tokenizer,
     encode,
-    encode_evaluation,
     tokenize,
 )
 from jaxformer.data.records import Pair
@@ -156,33 +155,6 @@ def test_text_is_read_a_few_chunks_ahead():
     for number in range(1, 4):
         next(pieces)
         assert read <= (number + 1) * encoding.CHUNK
-
-
-@pytest.mark.parametrize("source_eos", [True, False])
-def test_every_target_ends_with_one_eos(source_eos):
-    """So does the source if asked; also where the sentence spells one."""
-    pairs = [*PAIRS[:300], Pair("a </s>", "</s> b</s>")]
-    encoded = encode(pairs, train(), source_eos=source_eos)
-    source, target = train().source, train().target
-    for i, pair in enumerate(pairs):
-        ids = source.encode(pair.source) + [source.eos_id] * source_eos
-        assert list(encoded.source[i]) == ids
-        assert list(encoded.target[i]) == [*target.encode(pair.target), target.eos_id]
-        assert ids.count(source.eos_id) == source_eos
-        assert list(encoded.target[i]).count(target.eos_id) == 1
-
-
-def test_evaluation_drops_nothing():
-    """A loss counts every pair, empty and long ones too; only what the model cannot
-    take is refused.
-    """
-    pairs = [Pair("", "leer"), Pair("empty", ""), *[Pair("kurz", "lang " * 100)] * 2]
-    encoded = encode_evaluation(pairs, train(), source_eos=True, max_length=1000)
-    assert len(encoded) == len(pairs)
-    assert list(encoded.target[1]) == [train().target.eos_id]
-    message = r"the target of pair 3 has \d+ tokens and the model takes 64 \(2 such\)"
-    with pytest.raises(InputError, match=message):
-        encode_evaluation(pairs, train(), source_eos=True, max_length=64)
 
 
 def test_a_tag_begins_the_source_and_cannot_be_spelled():

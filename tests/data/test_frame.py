@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import numpy as np
 import pytest
 
 from jaxformer.data.config import DataConfig
@@ -109,15 +108,3 @@ def test_a_damaged_template_is_refused(tmp_path, content, line):
     with pytest.raises(InputError, match=r"frame\.json is damaged") as error:
         Vocabularies.load(tmp_path)
     assert line in str(error.value)
-
-
-def test_tokens_before_and_after_are_those_of_each_sentence():
-    """Compared with plain lists, for numbers of either that differ."""
-    from jaxformer.data.store import Sentences
-
-    texts = [[7, 8, 9], [], [7]]
-    for first, last in ((1, 2), ((), (3, 4)), ((1, 2), ()), ((1, 2), (3, 4, 5))):
-        found = Sentences.from_lists(texts, 0, first=first, last=last)
-        before, after = np.atleast_1d(first).tolist(), np.atleast_1d(last).tolist()
-        for place, text in enumerate(texts):
-            assert found[place].tolist() == [*before, *text, *after]

@@ -5,13 +5,12 @@ Everything is TFDS's but the text in the archives, the addresses, and the two fu
 of TensorFlow that open a file and turn a name into text, with which TFDS unpacks.
 """
 
-import shutil
 import sys
 import types
 from pathlib import Path
 
 import pytest
-from archive_server import status, tar_gz
+from archive_server import tar_gz
 from pairs import CODES
 
 from jaxformer.cli import config_file
@@ -151,32 +150,3 @@ def test_without_tensorflow_no_archive_of_wmt_is_fetched(
     )
     assert not server.requests
     assert not caplog.records
-
-
-def test_an_address_that_is_gone_is_named(server, tensorflow, tmp_path):
-    """So is an archive that breaks off; then a whole one is prepared."""
-    server.serve("/dev.tgz", ARCHIVES["dev.tgz"], *[status(404)] * 2)
-    message = refused(NAME)
-    start = f"cannot prepare tfds:{NAME} (Failed to get url {server.address}/dev.tgz"
-    assert start in message
-    assert f"remove what is damaged from {tmp_path}/downloads and try again" in message
-    server.serve("/dev.tgz", ARCHIVES["dev.tgz"][:-100])
-    assert f"(Error while extracting {tmp_path}/downloads/" in refused(NAME)
-    shutil.rmtree(tmp_path / "downloads")
-    server.serve("/dev.tgz", ARCHIVES["dev.tgz"])
-    assert sorted(load(f"tfds:{NAME}/test", *CODES)) == whole("test")
-
-
-def test_an_archive_of_another_checksum_is_refused(server, tensorflow, monkeypatch):
-    """By the checksum that TFDS has for the published address, which leads here."""
-    for variable in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("http_proxy", server.address)
-    europarl = "training-parallel-europarl-v7.tgz"
-    address = f"http://www.statmt.org/wmt13/{europarl}"
-    server.serve(address, ARCHIVES[europarl])
-    map_ = sys.modules["tensorflow_datasets.translate.wmt"].DATASET_MAP
-    monkeypatch.setattr(map_["europarl_v7"], "_urls", (address,))
-    message = refused(NAME)
-    assert message.startswith(f"cannot prepare tfds:{NAME} (Artifact {address}")
-    assert "wrong checksum" in message

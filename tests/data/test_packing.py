@@ -64,16 +64,6 @@ def test_a_window_is_packed_as_a_plain_loop_packs_it(lengths, seed):
     assert members(packed) == rows
 
 
-def test_windows_are_packed_independently():
-    """What is later in the order changes no row before. A pair may occur often."""
-    source, target = draw_lengths(1000, 40)
-    order, shape = shuffled(1000) // 2, RowShape(80, 90, 4)
-    whole = members(pack(source, target, order, shape, window=10))
-    windows = np.split(order, 100)
-    parts = [members(pack(source, target, part, shape)) for part in windows]
-    assert whole == [row for part in parts for row in part]
-
-
 @pytest.mark.parametrize(("count", "tokens"), [(6000, 9000), (40_000, 3000)])
 def test_little_is_padding(count, tokens):
     """At most 5 % of the slots of an epoch, both sides and the last batch included."""
@@ -100,22 +90,6 @@ def test_rows_are_as_long_as_the_corpus_asks():
     grown = 190 * target.mean() / source.mean()
     assert shape[:2] == (190, pytest.approx(grown, abs=1))
     assert len(pack(source, target, np.arange(4000), shape)) > 0
-
-
-def test_rows_are_shared_evenly_by_the_batches():
-    """A row in two hundred is to spare, since each order packs a little differently.
-    The order of the corpus hardly matters.
-    """
-    ten = np.full(100, 10, np.int32)
-    for tokens, rows in ((600, 51), (5000, 101), (1010, 101), (1000, 51), (100, 10)):
-        shape = plan_rows(ten, ten, tokens_per_batch=tokens, packed_length=10)
-        assert shape == (10, 10, rows)
-    source, target = draw_lengths(3000, 60)
-    one = plan_rows(source, target, tokens_per_batch=3000)
-    order = shuffled(3000)
-    other = plan_rows(source[order], target[order], tokens_per_batch=3000)
-    assert one[:2] == other[:2]
-    assert abs(one.rows - other.rows) <= 1
 
 
 def test_without_a_multiple_the_shape_is_that_of_earlier_versions():
@@ -179,24 +153,6 @@ def encoded_of(source, target):
     draw = np.random.default_rng(0).integers
     sides = [[draw(5, 99, n).tolist() for n in lengths] for lengths in (source, target)]
     return Encoded(*(Sentences.from_lists(side, pad) for pad, side in enumerate(sides)))
-
-
-def test_a_packed_batch():
-    """Pairs follow each other with segments from 1; padding has segment 0, also in
-    other rows.
-    """
-    encoded = encoded_of([2, 3, 4], [3, 1, 5]).take(np.array([2, 0, 1]))
-    source, target = (
-        [list(side[i]) for i in range(3)] for side in (encoded.source, encoded.target)
-    )
-    batch = make_packed_batch(encoded, np.array([1, 2]), RowShape(6, 5, 3))
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
-    assert {name: array.tolist() for name, array in batch.items()} == {
-        "source": [[*source[0], 0, 0], [*source[1], *source[2], 0], [0] * 6],
-        "source_segments": [[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0], [0] * 6],
-        "target": [target[0], [*target[1], *target[2], 1], [1] * 5],
-        "target_segments": [[1] * 5, [1, 1, 1, 2, 0], [0] * 5],
-    }
 
 
 @settings(deadline=None, max_examples=30)

@@ -148,21 +148,6 @@ def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
     assert counts.read == 401
 
 
-@pytest.mark.parametrize("made", [False, True])
-def test_bad_text_leaves_nothing(tmp_path, made):
-    """The corrected name works in the same folder."""
-    (tmp_path / "0.en").write_bytes(b"a\n\xff\n")
-    (tmp_path / "0.de").write_bytes(b"a\nb\n")
-    output = tmp_path / "prepared"
-    if made:
-        output.mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    found = refuse(config_of(train=f"text:{tmp_path}/0.en,{tmp_path}/0.de"), output)
-    assert found.startswith(f"{tmp_path}/0.en, line 2: not UTF-8")
-    assert sorted(tmp_path.rglob("*")) == before
-    assert prepare(config_of(), output).counts
-
-
 @pytest.mark.parametrize(
     ("part", "damage", "cure"),
     [

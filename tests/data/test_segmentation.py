@@ -71,12 +71,6 @@ examples = settings(max_examples=20, deadline=None)
 
 @pytest.mark.parametrize("name", OPTIONS)
 class TestBpe:
-    def test_no_dropout_is_the_best_segmentation(self, name):
-        model, texts = processor("bpe", name), SENTENCES[:200] + ODD_TEXTS
-        best = model.encode(texts)
-        assert sample(model, texts, alpha=0.0, seed=3) == best
-        assert sample(model, [], alpha=0.5, seed=0) == []
-
     @examples
     @given(text=text, alpha=st.floats(0, 1), seed=st.integers(0, 2**64))
     def test_any_text_stays(self, name, text, alpha, seed):

@@ -1,7 +1,4 @@
-import copy
 import io
-import pickle
-import string
 import types
 import unicodedata
 
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxformer.data.config import DataConfig
 from jaxformer.data.records import Pair
-from jaxformer.data.sources import load, reversal
+from jaxformer.data.sources import load
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
 from jaxformer.data.vocabulary_training import _cut, load_or_train
@@ -136,14 +133,6 @@ def test_normalisation_is_the_documented_one(english_german):
         assert v.encode(v.decode(ids)) == ids
 
 
-@pytest.mark.parametrize("count", [0, 1, 8, 9])
-def test_few_texts_are_encoded_like_many(count, english_german):
-    """Threads are begun only for many, which has no effect on the tokens."""
-    many = english_german.encode_batch(SENTENCES[:20])
-    assert len(many) > 9
-    assert english_german.encode_batch(SENTENCES[:count]) == many[:count]
-
-
 def test_byte_fallback_keeps_unknown_characters():
     """Without it an emoji is unk; a byte that is a line end becomes a space."""
     plain, spelled = (
@@ -180,19 +169,6 @@ def test_a_size_that_the_text_does_not_allow(model, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_copies_are_equal(tmp_path, english_german):
-    english_german.save(tmp_path / "a" / "b.model")
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.model"]
-    for twin in (
-        Vocabulary.load(tmp_path / "a" / "b.model"),
-        pickle.loads(pickle.dumps(english_german)),
-        copy.deepcopy(english_german),
-    ):
-        assert twin == english_german
-        assert twin.hash == english_german.hash
-        assert twin.encode("a table") == english_german.encode("a table")
-
-
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, None])
 def test_a_damaged_file_is_named(tmp_path, english_german, content):
     model = english_german.model[:1000] if content is None else content
@@ -201,17 +177,6 @@ def test_a_damaged_file_is_named(tmp_path, english_german, content):
         Vocabulary.load(tmp_path / "x.model")
     with pytest.raises(InputError, match=r"no vocabulary .*y\.model"):
         Vocabulary.load(tmp_path / "y.model")
-
-
-@both_models
-def test_the_reversal_vocabulary(model):
-    """At 57 pieces each letter is one token, and no more pieces are possible."""
-    pairs = reversal("train")[:2000]
-    v = Vocabulary.train([text for pair in pairs for text in pair], 57, model=model)
-    for source, _ in pairs[:200]:
-        assert v.pieces(v.encode(source)) == [f"▁{letter}" for letter in source.split()]
-    ends = {piece[-1] for piece in v.pieces(range(4, 57))}
-    assert ends == set(string.ascii_lowercase) | {"▁"}
 
 
 LONG = {  # of one line each: letters with and without spaces, of one to four bytes
