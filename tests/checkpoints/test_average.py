@@ -15,7 +15,6 @@ from training.little import assert_trees_equal
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.average import (
     average,
-    average_folders,
     best_steps,
     last_steps,
     list_averages,
@@ -101,28 +100,6 @@ def test_what_is_chosen(saved):
             choose(checkpoints, given)
 
 
-def test_an_average_is_found_and_read(run, checkpoints):
-    """It holds only parameters and a record of what went in; the newest is found
-    without a name.
-    """
-    assert list_averages(run) == []
-    first = save_average(run, "last-2", checkpoints, [10_000, 100_000])
-    second = save_average(run, "a", checkpoints, list(STEPS))
-    assert list_averages(run) == [first, second]
-    assert (first.steps, first.vocabulary) == ([10_000, 100_000], "abc")
-    for which, name, steps in (
-        ("average", "average/a", STEPS),
-        ("average/a", "average/a", STEPS),
-        ("average/last-2", "average/last-2", first.steps),
-    ):
-        saved = find_parameters(run, which, "bleu")
-        assert (saved.name, saved.vocabulary) == (name, "abc")
-        assert_trees_equal(saved.load(params(0)), average(checkpoints, steps))
-        with pytest.raises(InputError, match="cannot read checkpoint"):
-            folder.read_shapes(saved.path, "training")
-    assert [path.name for path in average_folders(run)] == ["a", "last-2"]
-
-
 def test_which_parameters(run, checkpoints):
     """``best``, ``latest`` and steps are those of the checkpoints, also next to an
     average of that name. Where there is no such average one line names those that there
@@ -144,16 +121,6 @@ def test_which_parameters(run, checkpoints):
     other = "checkpoint 9000 in .*averages is of another model: bias is "
     with pytest.raises(InputError, match=other):
         find_parameters(run, "average", "bleu").load({**params(0), "bias": np.zeros(4)})
-
-
-@pytest.mark.parametrize("name", ["", "a.b", "../a", "-a", "a b", "a" * 151])
-def test_a_name_that_is_no_folder(run, checkpoints, name):
-    """A name with dots or slashes is refused before anything is written."""
-    with pytest.raises(
-        InputError, match="--name must be 1 to 150 letters, digits, - and _, not "
-    ):
-        save_average(run, name, checkpoints, [9_000])
-    assert not (run / "averages").exists()
 
 
 @pytest.mark.parametrize("moment", ["while", "written", "renamed"])

@@ -223,21 +223,6 @@ def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
     assert again.progress(5)["note"] == "new"
 
 
-def test_a_checkpoint_of_another_model(open_manager):
-    """The first array that differs is named with both shapes."""
-    manager = open_manager()
-    save(manager, 4)
-    manager.wait()
-    wrong, table = np.zeros((5, 4)), np.zeros((5, 3))
-    for params, message in (
-        ({"table": wrong}, r"table is \(5, 3\) there and \(5, 4\) by"),
-        ({"table": table, "bias": wrong[0]}, r"bias is absent there and \(4,\) by"),
-    ):
-        message = f"checkpoint 4 in .* is of another model: {message}"
-        with pytest.raises(InputError, match=message):
-            manager.restore(4, params=params)
-
-
 def test_changed_arrays_do_not_change_the_checkpoint(open_manager):
     """Training continues while a checkpoint is saved: what the memory is reused for
     does not get into it.

@@ -106,33 +106,6 @@ def test_what_is_in_the_bucket_after_every_write(writes, straight):
     assert seen == [4, 6, 8, 12]
 
 
-def kills(writes):
-    """Choose writes to be killed before: the first, those around the end of a
-    checkpoint and within its removal.
-    """
-    marks = [
-        number
-        for number, (path, content) in enumerate(writes)
-        if path.endswith(bucket.SEAL) and content is not None
-    ]
-    removed = next(
-        number
-        for number, (path, content) in enumerate(writes)
-        if "/params/" in path and content is None
-    )
-    return [1, marks[0], marks[1], marks[1] + 1, removed + 1]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed(writes, train, straight):
-    """The same command continues it, and in the end nothing shows that it was."""
-    for number in kills(writes):
-        FakeBucket.reset(writes[:number])
-        assert train() == DONE
-        assert_same_run(bucket.open_directory(URL), straight)
-        bucket.close()
-
-
 def fail_at(part, count):
     """Return a fault: from the first write to such a path on, so many requests fail."""
     begun, left = [False], [count]
@@ -175,17 +148,4 @@ def test_a_bucket_without_permission(train):
     with pytest.raises(InputError) as caught:
         train()
     assert str(caught.value) == f"cannot write {URL}: Forbidden"
-    assert FakeBucket.objects() == {}
-
-
-def test_a_start_that_fails(train, monkeypatch):
-    """What it has written is removed."""
-
-    def fail(*_):
-        assert FakeBucket.objects()
-        raise InputError("no")
-
-    monkeypatch.setattr(training, "_begin", fail)
-    with pytest.raises(InputError, match=r"^no$"):
-        train()
     assert FakeBucket.objects() == {}

@@ -9,7 +9,6 @@ import pytest
 import rich.console
 
 from jaxformer.training.display import Bar, clock, describe, make_display
-from jaxformer.training.loop import describe_evaluation
 
 ENTRY = {
     "train/loss": 4.1234,
@@ -86,19 +85,3 @@ def test_words_for_a_person():
     assert describe({"train/perplexity": 1e300}) == ["ppl 1.0e+300"]
     times = [clock(seconds) for seconds in (0, 59.6, 61, 3_661)]
     assert times == ["0:00", "1:00", "1:01", "1:01:01"]
-
-
-@pytest.mark.parametrize(
-    ("objective", "shown"),
-    [
-        ("translation", "nll 0.500, ppl 1.65"),
-        ("classification", "nll 0.500, accuracy 0.875"),
-        ("tagging", "nll 0.500, accuracy 0.875"),
-        ("regression", "squared error 0.500"),
-    ],
-)
-def test_an_evaluation_is_described_by_its_objective(objective, shown):
-    """A number has no perplexity, and labels have an accuracy."""
-    entry = {"valid/nll": 0.5, "valid/perplexity": 1.649, "valid/accuracy": 0.875}
-    found = describe_evaluation(7, entry, [], objective)
-    assert found == f"evaluation at step 7: valid {shown}"

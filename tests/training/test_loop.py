@@ -97,39 +97,6 @@ def test_the_record(corpus, straight):
         list(load(corpus["data.test"], "en", "de"))
 
 
-def test_metrics_are_read_a_step_late(corpus, train, monkeypatch, on_step, tmp_path):
-    """A step is made while the host gets the next batch. At a line of the log, and
-    after a step that compiled, everything is read. The tokens of the log are the real
-    target tokens of its batches.
-    """
-    done, counted = [], []
-    add = loop.Meter.add
-
-    def measured(meter, tokens, batch):
-        done.append("measured")
-        add(meter, tokens, batch)
-
-    def made(_, metrics):
-        done.append("made")
-        counted.append(float(metrics["tokens"]))
-
-    monkeypatch.setattr(loop.Meter, "add", measured)
-    on_step(made)
-    changes = {"training.steps": 6, "training.log_every": 4, **PLAIN, **ONE_SHAPE}
-    train("run", changes, None)
-    at_once, late = ["made", "measured"], ["made", "made", "measured"]
-    assert done == [*at_once, *late, "made", "measured", "measured", *late, "measured"]
-    record = read_records(tmp_path / "run")
-    tokens = [line["train/tokens"] for line in record if "train/tokens" in line]
-    assert tokens == [sum(counted[:4]), sum(counted[4:])]
-    assert 0 < max(counted) <= LITTLE_RUN["data.tokens_per_batch"]
-    pairs = list(load(corpus["data.train"], "en", "de"))
-    # a token a letter, and the end
-    assert sum(counted) < sum(len(pair.target.split()) + 1 for pair in pairs)
-    assert "valid/bleu" not in record[-1]
-    assert not (tmp_path / "run" / "samples.jsonl").exists()
-
-
 def test_validation_is_over_every_sentence_once(corpus, straight):
     """The validation loss, from batches whose last one is not full, is the mean over
     the tokens of all sentences scored one by one.
@@ -211,16 +178,6 @@ def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, e
     for _ in range(min(len(stops), 2)):
         assert train("run", changes) == Outcome(last, finished=True, signal=None)
         assert_same_run(tmp_path / "run", reference)
-
-
-def test_more_steps(train, tmp_path, straight):
-    """A run of 8 steps that is given 12 ends with the parameters of one that had 12
-    from the start.
-    """
-    assert train("run", {"training.steps": 8}, None).finished
-    assert train("run", {}, None).finished
-    run = tmp_path / "run"
-    assert_trees_equal(read_checkpoint(run, 12), read_checkpoint(straight, 12))
 
 
 def test_stopped_in_an_evaluation(train, tmp_path, straight, monkeypatch):

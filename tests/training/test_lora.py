@@ -120,20 +120,6 @@ def test_the_first_step_is_that_of_the_base(make_model, make_training, make_batc
         assert np.array_equal(leaf, first[path]) == (path[-1] == "lora_a"), path
 
 
-def test_scanned_layers_begin_as_looped_ones(make_model, make_training):
-    """Adapters are drawn from the seed of the run for each layer alone."""
-    sizes = {"num_encoder_layers": 2, "d_k": 4, "d_v": 2}
-    states = [
-        make_training(make_model(**sizes, scan_layers=scan), "jit", **LORA)[1]
-        for scan in (False, True)
-    ]
-    looped, scanned = (flatten_dict(state.params, sep="/") for state in states)
-    for layer in range(2):
-        path = "encoder/{}/self_attention/query/kernel/lora_a"
-        found = scanned[path.format("layers")][layer]
-        np.testing.assert_array_equal(found, looped[path.format(f"layer_{layer}")])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

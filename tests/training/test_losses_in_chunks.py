@@ -142,21 +142,3 @@ def test_no_array_holds_all_logits(make_model, monkeypatch):
     monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
     text, logits = compile_step(make_model, 64, engine="jit")
     assert largest(text) < logits / 2
-
-
-def test_each_device_computes_chunks_of_its_own_rows(make_model, monkeypatch):
-    """On a mesh the loop over chunks has the logits of a device's rows, here two chunks
-    of 768 positions. Devices add the gradients of the table after it.
-    """
-    monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
-    text, _ = compile_step(make_model, 256, engine="mesh", mesh_fsdp=2)
-    bodies = set(re.findall(r"body=%?([\w.-]+)", text))
-    loops = [
-        computation
-        for computation in text.split("\n\n")
-        if (name := re.match(r"%?([\w.-]+)", computation)) and name[1] in bodies
-    ]
-    (loop,) = (each for each in loops if "768,384]" in each)
-    assert largest(loop) == 768 * 384
-    assert "all-reduce" in text
-    assert not re.search("all-reduce|reduce-scatter", loop)

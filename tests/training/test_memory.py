@@ -72,23 +72,6 @@ def test_shares_of_the_paper_s_big_model():
     assert whole.optimizer / 8 <= zero.optimizer < 1.01 * whole.optimizer / 8
 
 
-def test_only_what_is_trained_has_gradients_and_moments():
-    """The gradients are those of the parameters that are not frozen; Adam has two
-    moments and two counts for them. So it is with adapters, whose rank decides.
-    """
-    base = TransformerConfig(vocabulary_size=1000)
-    encoder = 6 * (4 * 512 * 512 + 2 * 512 * 2048 + 4 * 512 + 2048 + 512 + 4 * 512)
-    whole = count(base)
-    frozen = count(base, frozen="encoder/*", accumulation_steps=2)
-    assert frozen.parameters == whole.parameters
-    assert frozen.gradients == 2 * (whole.gradients - 4 * encoder)
-    assert frozen.optimizer == frozen.gradients + 2 * 4
-    lora = count(base, lora_rank=4, initial_run="any")
-    assert lora.gradients == 4 * 18 * 2 * 2 * 4 * 512
-    assert lora.parameters == whole.parameters + lora.gradients
-    assert lora.optimizer == 2 * lora.gradients + 2 * 4
-
-
 # A program of its own: the suite has eight virtual devices.
 BILLION = """
 import math

@@ -14,7 +14,6 @@ from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import make_eval_step, make_train_step
 from jaxformer.training.objectives import draw_masks, make_objective, special_ids
-from jaxformer.training.optimizer import decay_mask
 from jaxformer.training.state import create_state
 
 SIZE = 40
@@ -117,12 +116,6 @@ def test_four_fifths_become_the_mask_and_a_tenth_another_word():
     assert set(drawn) == set(range(4, SIZE))
 
 
-def test_masks_depend_on_the_key_alone():
-    tokens = make_text(0, [30] * 4, 30)
-    assert all(map(np.array_equal, masks_of(tokens), masks_of(tokens)))
-    assert not np.array_equal(masks_of(tokens)[1], masks_of(tokens, seed=1)[1])
-
-
 def test_whole_words_are_masked():
     """All pieces of a word or none, words that are random, and nearly the rate; of a
     word that is longer than the row's number only the first pieces.
@@ -180,16 +173,6 @@ def test_a_batch_without_a_word_has_no_loss():
         state, metrics = jax.jit(make_train_step(model, config))(state, batch)
         assert (metrics["loss"], metrics["tokens"]) == (0.0, 0.0)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
-
-
-def test_what_decays_in_a_model_with_heads():
-    """Kernels and tables, not biases and norms."""
-    params = abstract_parameters(TransformerConfig(**MODELS["masked_and_next"]))
-    decayed = jax.tree_util.tree_leaves_with_path(decay_mask(params))
-    names = {path[-1].key for path, decays in decayed if decays}
-    assert names == {"kernel", "table"}
-    kept = {path[-1].key for path, decays in decayed if not decays}
-    assert kept == {"bias", "scale"}
 
 
 def test_a_vocabulary_without_a_mask_is_refused():

@@ -16,7 +16,6 @@ from jaxformer.errors import InputError
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import (
     decay_mask,
-    frozen_mask,
     keep,
     make_optimizer,
     update_average,
@@ -267,19 +266,6 @@ def test_frozen_parameters_are_as_if_they_were_not_there(optimizer):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_patterns_of_frozen_parameters():
-    """A pattern is matched against the whole path, in which a star passes over
-    slashes.
-    """
-    for patterns, kept in (
-        ("encoder/*", ["embedding/table"]),
-        ("*/bias,*/scale", DECAYED),
-        ("embedding/table", [path for path in SHAPES if "encoder" in path]),
-    ):
-        mask = flat(frozen_mask(nested(draw(6)[0]), patterns))
-        assert [path for path in SHAPES if not mask[path]] == kept
-
-
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
@@ -300,12 +286,6 @@ def test_patterns_that_do_not_fit_are_refused(patterns, message):
     # and not `match`, which reads the notes that JAX adds, too
     assert re.search(message, str(refusal.value))
     assert "\n" not in str(refusal.value)
-
-
-def draw_path(seed, updates):
-    """Draw parameters that walk: one row more than there are updates."""
-    steps = np.random.default_rng(seed).normal(size=(updates + 1, 6))
-    return steps.cumsum(axis=0).astype(np.float32)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9999])

@@ -12,7 +12,6 @@ from jaxformer.training.profile import Profile
         (1, 0, 11, [0, 5]),
         (3, 0, 11, [2, 7]),
         (3, 0, 4, [2, "end"]),
-        (9, 0, 4, []),
         (3, 5, 20, []),
         (None, 0, 9, []),
     ],

@@ -18,7 +18,6 @@ from training.little import (
 
 from jaxformer.functional.losses import smoothed_probabilities
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.optimizer import update_average
 from jaxformer.training.schedules import make_schedule
 
 # Unequal numbers of tokens in every part and on every device, and parts that hold only
@@ -72,23 +71,6 @@ def test_parts_of_a_batch_are_the_batch(make_model, make_training, make_batch, p
     assert_params_close(found.params, expected.params, atol=1e-5)
     assert_params_close(found.average, expected.average, atol=1e-5)
     assert {int(count) for count in (found.step, found.updates, adam.count)} == {3}
-
-
-def test_the_average_follows_the_parameters(make_model, make_training, make_batch):
-    """After every update the average is the one of all parameters so far, and it is
-    what is evaluated and translated with.
-    """
-    runs, state = make_training(make_model(), **IN_PARTS["jit"], **RECIPE)
-    update = jax.jit(update_average, static_argnames="decay")
-    average = jax.tree.map(np.array, state.params)
-    for step in range(3):
-        batch = make_batch(step, LENGTHS)
-        state, _ = runs.step(state, batch)
-        average = update(average, state.params, 0.9, np.int32(step))
-    assert_params_close(state.average, average, atol=1e-6)
-    assert_trees_equal(runs.weights(state), state.average)
-    averaged = dataclasses.replace(state, params=None)
-    assert_trees_equal(runs.evaluate(state, batch), runs.evaluate(averaged, batch))
 
 
 def test_dropout_differs_between_parts(make_model, make_training, make_batch):

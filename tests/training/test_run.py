@@ -1,6 +1,5 @@
 """The directory of a run belongs to one configuration, one text and one vocabulary."""
 
-import contextlib
 import errno
 import functools
 import shutil
@@ -14,10 +13,9 @@ from training.little import cached_make_engine, little_config, steps_of
 from jaxformer.data.sources import load
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
-from jaxformer.runs.folder import WRITTEN
 from jaxformer.training import train as training
 from jaxformer.training.introduction import _introduce_data
-from jaxformer.training.run import open_run, validation_batches
+from jaxformer.training.run import open_run
 
 FEW = {"training.steps": 2}
 
@@ -89,23 +87,6 @@ def test_a_directory_of_another_configuration(claim, path, refused):
     assert message.count(" -> ") == 5
     assert ", and 1 more; " in message
     assert (path / "config.json").read_bytes() == before
-
-
-def test_keys_that_may_change(claim, corpus):
-    """Steps, intervals, decoding and evaluation may change, and the new values are
-    saved. The model's vocabulary and ids are the vocabulary's.
-    """
-    run = claim()
-    vocabulary, model = run.vocabularies.target, run.config.model
-    assert model.vocabulary_size == 57
-    assert (model.pad_id, model.bos_id) == (vocabulary.pad_id, vocabulary.bos_id)
-    assert open_run(run.config, run.directory).config == run.config
-    changes = {"training.steps": 20, "training.log_every": 7, "decoding.beam_size": 2}
-    changes |= {"evaluation.samples": 1, "data.valid": corpus["data.train"]}
-    run = claim(changes)
-    assert run.config.training.steps == 20
-    assert len(run.valid) == 300
-    assert claim(changes).config == run.config
 
 
 @pytest.mark.parametrize(
@@ -191,25 +172,6 @@ def test_another_text_or_vocabulary(corpus, path, config, refused, tmp_path):
     assert training.train(config(more), path).step == 4
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_shapes_of_validation_are_multiples(config, path, tmp_path, packing):
-    """So is that of sentences which are longer than all of training, as long as the
-    model has positions for it.
-    """
-    files = tmp_path / "long.a", tmp_path / "long.b"
-    for file in files:
-        file.write_text("a b\n" + "a " * 17 + "\n")
-    changes = {"data.valid": f"text:{files[0]},{files[1]}", "data.packing": packing}
-    changes |= {"data.shape_multiple": 8, "data.packed_length": 40}
-    for positions, longest in ((32, 24), (23, 18)):
-        run = open_run(config({**changes, "model.max_length": positions}), path)
-        data = run.text.load(run.vocabularies, seed=0)
-        shapes = [batch["target"].shape for batch in validation_batches(run, data)]
-        assert max(length for _, length in shapes) == longest
-        assert all(rows % 8 == 0 for rows, _ in shapes)
-        assert all(length % 8 == 0 for _, length in shapes if length != 18)
-
-
 def test_what_is_refused_before_training_claims_no_directory(tmp_path, path, refused):
     """A validation sentence that the model has no positions for is named by its
     number.
@@ -240,22 +202,6 @@ def test_a_start_that_is_cut_off_leaves_no_trap(config, path, corpus):
     assert told == [f"training the vocabulary on {corpus['data.train']}"] * 2
 
 
-def test_separate_vocabularies_are_two_files(corpus, claim, path, tmp_path):
-    """Separate vocabularies stay two, even where both texts give the same one. The
-    directory itself may be a link.
-    """
-    (tmp_path / "disk").mkdir()
-    path.symlink_to(tmp_path / "disk")
-    first = corpus["data.train"].removeprefix("text:").split(",")[0]
-    changes = {"data.train": f"text:{first},{first}", "data.shared_vocabulary": False}
-    changes |= {"model.tied_embeddings": "target"}
-    run = claim(changes)
-    assert run.vocabularies.source == run.vocabularies.target
-    files = sorted(file.name for file in (path / "vocabulary").iterdir())
-    assert files == ["source.model", "target.model"]
-    assert claim(changes).config == run.config
-
-
 def test_a_directory_that_cannot_be(
     config, path, refused, tmp_path, monkeypatch, claim
 ):
@@ -278,29 +224,6 @@ def test_a_directory_that_cannot_be(
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     monkeypatch.setattr("jaxformer.training.run.TrainingText", None)
     assert refused().startswith(f"cannot write {path}: Read-only file system; choose a")
-
-
-def test_nothing_is_written_through_a_link(claim, path, tmp_path):
-    """A link among what a run writes is refused, or replaced; what it points to is
-    unchanged.
-    """
-    claim()
-    outside, model = tmp_path / "outside", path / "vocabulary" / "shared.model"
-    content = model.read_bytes()
-    for name in [*WRITTEN, "config.json", "vocabulary/shared.model"]:
-        link = path / name
-        outside.write_bytes(content if link == model else b"")
-        before = outside.stat().st_mtime_ns
-        saved = link.rename(tmp_path / "saved") if link.exists() else None
-        link.symlink_to(outside)
-        message = f"{name} is a symbolic link, and nothing is written through links: "
-        refusal = pytest.raises(InputError, match=message)
-        with refusal if name in WRITTEN else contextlib.suppress(InputError):
-            claim()
-        assert outside.stat().st_mtime_ns == before
-        link.unlink()
-        if saved is not None:
-            saved.rename(link)
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "a run"])

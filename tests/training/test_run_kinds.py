@@ -16,9 +16,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import complete_config
-from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.display import describe
-from jaxformer.training.introduction import _introduce_schedule
 from jaxformer.training.loop import write_log
 from jaxformer.training.meter import Meter
 from jaxformer.training.progress import Progress
@@ -180,16 +178,3 @@ def test_kinds_fit_objectives(names):
     other = config_of_kind("text", names["text"])
     with pytest.raises(InputError, match=r"objective=masked needs data\.kind=masked"):
         dataclasses.replace(masked, data=other)
-
-
-@pytest.mark.parametrize(("warmup", "warns"), [(13, True), (12, False)])
-def test_a_warm_up_that_does_not_end_is_worth_a_warning(warmup, warns):
-    said: list[str] = []
-    training = TrainingConfig(steps=12, warmup_steps=warmup)
-    _introduce_schedule(Said(said), training)
-    assert any("never reaches its peak" in line for line in said) == warns
-
-
-class Said:
-    def __init__(self, lines):
-        self.say = lines.append

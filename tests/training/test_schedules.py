@@ -92,16 +92,6 @@ def test_every_schedule_equals_its_definition(schedule, cooldown, warmup, steps)
         assert float(rate(2**31 - 1)) == 0.0
 
 
-def test_a_cooldown_longer_than_the_training():
-    """A training shorter than warm-up and cool-down has finite rates too, none of
-    them negative.
-    """
-    rates = np.asarray(cool_down(paper_schedule(64, 4_000), 10, 30)(np.arange(20)))
-    assert np.isfinite(rates).all()
-    assert (rates[:10] > 0.0).all()
-    assert (rates[10:] == 0.0).all()
-
-
 @pytest.mark.parametrize(
     ("make", "line"),
     [

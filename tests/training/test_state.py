@@ -3,7 +3,6 @@ compiled.
 """
 
 import jax
-import numpy as np
 import pytest
 from training.little import assert_trees_equal
 
@@ -29,19 +28,3 @@ def test_the_state_is_the_same_within_a_compiled_function(make_model, changes):
     if "scan_layers" in changes:
         looped = create_state(make_model(d_model=28, d_ff=44), config).params
         assert_trees_equal(found.params, stack_layers(looped))
-
-
-def test_the_state_is_made_from_the_seed(make_model):
-    """The same seed gives the same bits, another one other parameters and another key
-    of dropout. Weights and rest together are the state, with an average and a scale.
-    """
-    model = make_model(dtype="float16")
-    first, again, other = (
-        create_state(model, TrainingConfig(seed=seed, ema_decay=0.5))
-        for seed in (0, 0, 1)
-    )
-    assert_trees_equal(first, again)
-    assert not np.array_equal(first.key, other.key)
-    tables = [state.params["embedding"]["table"] for state in (first, other)]
-    assert not np.array_equal(*tables)
-    assert_trees_equal(first.from_parts(first.weights, first.rest()), first)

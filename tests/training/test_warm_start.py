@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from training.little import assert_trees_equal
 
 from jaxformer.checkpoints.manager import CheckpointManager
@@ -128,23 +127,3 @@ def test_moments_that_the_other_run_lacks(tmp_path):
     line = r"no moments of them, such as .*'bias'\]: set training.frozen=bias, or"
     with pytest.raises(InputError, match=line):
         begin(run, initial_optimizer=True)
-
-
-@pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
-def test_into_the_shardings_of_this_run(tmp_path):
-    """On a mesh every array is read straight into its sharding."""
-    run = write_run(tmp_path / "run", scores={10: 1.0})
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "fsdp"))
-
-    def place(leaf):
-        spec = PartitionSpec(*["fsdp"] * min(leaf.ndim, 1))
-        sharding = NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    like, moments = jax.tree.map(place, (params(0), optimizer(0)))
-    initial = begin(run, like=like, moments=moments, initial_optimizer=True)
-    assert_trees_equal(initial[:2], (params(10), optimizer(10)))
-    for leaf, wanted in zip(
-        *map(jax.tree.leaves, (initial[:2], (like, moments))), strict=True
-    ):
-        assert leaf.sharding == wanted.sharding
