@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -107,16 +106,6 @@ def test_the_commands_read_a_bucket():
     )
     wrong = runs.call("translate", WORKDIR, "--output=gs://bucket/x")
     assert "only the directory of a run can be" in wrong.error
-
-
-def test_a_command_in_a_process_of_its_own():
-    """It reads a bucket as it reads a disk, and leaves no mirror."""
-    run = runs.random_run()
-    before = set(Path(tempfile.gettempdir()).glob("jaxformer-????????"))
-    done = runs.command("info", f"--workdir=file://{run}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == runs.call("info", f"--workdir={run}").out
-    assert set(Path(tempfile.gettempdir()).glob("jaxformer-????????")) <= before
 
 
 def test_the_commands_write_a_bucket(tmp_path):
@@ -282,21 +271,6 @@ def put_checkpoint(size):
     return large
 
 
-def test_a_download_that_breaks_off(monkeypatch):
-    """What has arrived is no change of the checkpoint, and a push leaves it alone."""
-    path = put_checkpoint(2000)
-    mine = bucket.open_directory(URL)
-
-    def break_off(self, rpath, lpath, **_):
-        Path(lpath).write_bytes(b"1")
-        raise OSError("reset")
-
-    monkeypatch.setattr(FakeBucket, "get_file", break_off)
-    assert "reset" in refused(lambda: bucket.fetch(mine / "checkpoints" / "4"))
-    bucket.push(mine)
-    assert FakeBucket.objects()[path] == bytes(2000)
-
-
 def test_a_write_whose_answer_is_lost(monkeypatch):
     """Its object is removed with its checkpoint, and shows no half of it."""
     put_checkpoint(10)
@@ -320,20 +294,6 @@ def test_a_write_whose_answer_is_lost(monkeypatch):
     assert FakeBucket.objects() == before
 
 
-def test_a_checkpoint_that_is_written_again_after_a_kill():
-    """Nothing of the killed write stays."""
-    put_checkpoint(10)
-    FakeBucket().pipe_file(f"{PATH}/checkpoints/8/params/d/7", b"killed")
-    mine = bucket.open_directory(URL)
-    bucket.fetch(mine / "checkpoints" / "4")
-    shutil.copytree(mine / "checkpoints" / "4", mine / "checkpoints" / "8")
-    bucket.push(mine)
-    names = [path for path in FakeBucket.objects() if "/8/" in path]
-    end = f"{PATH}/checkpoints/8"
-    assert sorted(names) == [f"{end}/{bucket.SEAL}", f"{end}/params/d/0"]
-    assert FakeBucket.writes[-1][0] == f"{end}/{bucket.SEAL}"
-
-
 @pytest.mark.parametrize("removed", ["", "config.json", "closed"])
 def test_a_mirror_that_is_removed(removed):
     """Files that a cleaner of temporary folders takes, or the end of the process, are
@@ -351,32 +311,6 @@ def test_a_mirror_that_is_removed(removed):
         shutil.rmtree(mine)
     assert refused(local.push).startswith(f"files of {URL} were removed from its local")
     assert FakeBucket.objects() == before
-
-
-@pytest.mark.parametrize("folder", ["tensorboard", "wandb", "profile", "bad_batches"])
-def test_a_file_that_is_not_read_again_may_be_removed(folder):
-    """Its object stays, and later pushes write what has changed."""
-    put_checkpoint(10)
-    mine = bucket.open_directory(URL)
-    file = mine / folder / "file"
-    file.parent.mkdir()
-    file.write_text("1")
-    bucket.push(mine)
-    file.unlink()
-    for text in ("1", "2"):
-        (mine / "metrics.jsonl").write_text(text)
-        bucket.push(mine)
-        assert FakeBucket.objects()[f"{PATH}/metrics.jsonl"] == text.encode()
-        assert FakeBucket.objects()[f"{PATH}/{folder}/file"] == b"1"
-
-
-def test_names_that_look_like_patterns():
-    """They are names."""
-    for name in ("note[s].txt", ".notes.txt", "notes.txt", "*.txt"):
-        FakeBucket().pipe_file(f"{PATH}/{name}", name.encode())
-    mine = bucket.open_directory(URL)
-    found = {path.name: path.read_text() for path in mine.iterdir()}
-    assert found == {name: name for name in ("note[s].txt", "notes.txt", "*.txt")}
 
 
 class AsyncBucket(AsyncFileSystem):
@@ -403,21 +337,3 @@ def test_names_that_look_like_patterns_to_asynchronous_file_systems(monkeypatch)
     assert {path.name: path.read_text() for path in mine.iterdir()} == {
         name: name for name in names
     }
-
-
-def test_the_last_good_checkpoint_is_one_in_the_bucket():
-    """Also where the mirror has removed it already."""
-
-    def fail(verb, path):
-        if verb == "write" and "checkpoints/8/" in path:
-            raise OSError("no answer")
-
-    run = bucket.open_directory(URL)
-    manager = CheckpointManager(run / "checkpoints", keep_latest=1, keep_best=0)
-    FakeBucket.break_by(fail)
-    for step in (4, 8):
-        state = {"step": jnp.int32(step)}
-        manager.save(step, {"table": jnp.ones(3)}, state, {"step": step}, None)
-    assert refused(manager.wait).endswith("; the last good checkpoint is step 4")
-    assert SavedCheckpoints(run / "checkpoints").steps == [8]
-    manager.close()

@@ -15,11 +15,9 @@ import pytest
 import data
 import decode
 import decode_systems
-import runs
 import turns
 from jaxformer.models.config import TransformerConfig
 
-SCRIPTS = runs.ROOT / "scripts" / "benchmark"
 SMALL = {"d_model": 16, "d_ff": 32, "num_heads": 2}
 SMALL |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 
@@ -36,19 +34,6 @@ def call(monkeypatch, capfd):
         return printed, [json.loads(text) for text in printed if text.startswith("{")]
 
     return run
-
-
-@pytest.mark.parametrize("word", ["training.steps=5", "steps=5"])
-def test_keys_without_their_prefix_are_refused(word, monkeypatch):
-    """The script ends with one line before anything is compiled."""
-    for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):
-        monkeypatch.setenv(variable, "cpu")
-    monkeypatch.setattr(sys, "argv", ["memory", word])
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-    with pytest.raises(SystemExit) as caught:
-        runpy.run_path(str(SCRIPTS / "memory.py"), run_name="__main__")
-    said = f"error: {word!r} sets no key of the configuration: write "
-    assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize(

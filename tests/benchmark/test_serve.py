@@ -5,16 +5,12 @@ compares rounds.
 import asyncio
 import contextlib
 import json
-import random
-import sys
 import time
 
 import pytest
 
 import serve
-from clients import Load, read_metric
-from jaxformer.errors import InputError
-from soak import Soak
+from clients import Load
 
 TEXTS = {f"text {number}": f"Text {number}" for number in range(20)}
 
@@ -123,36 +119,6 @@ def test_waiting_counts_in_the_open_loop():
     assert found["p99"] > 0.2
 
 
-def test_metrics_are_summed_over_labels():
-    """A name is not the beginning of another."""
-    text = (
-        'jaxformer_batch_sentences_count{kind="plain"} 3.0\n'
-        'jaxformer_batch_sentences_count{kind="rich"} 2.0\n'
-        "jaxformer_queue_sentences 7.0\njaxformer_queue_sentences_other 1.0\n"
-        'jaxformer_compilations_total{when="warmup"} 9.0\n'
-        'jaxformer_compilations_total{when="ready"} 1.0\n'
-    )
-    assert read_metric(text, "batch_sentences_count") == 5
-    assert read_metric(text, "queue_sentences") == 7
-    assert read_metric(text, "compilations_total", "ready") == 1
-
-
-def test_the_soak_counts_what_should_not_come():
-    """A wrong text, and a status that does not belong to the request, are faults."""
-
-    async def run(answer):
-        async with serving(answer) as own:
-            load = Soak(own)
-            client, pick = serve.clients.Client(own.port), own.pick(1)
-            for act in (load._single, load._list, load._bad, load._document):
-                await act(client, random.Random(1), pick)
-            client.close()
-        return load
-
-    done = asyncio.run(run(lambda _: (200, {"translatedText": "Text 99"})))
-    assert len(done.faults) == sum(done.answers.values()) == 4
-
-
 def test_ratios_are_medians_of_rounds():
     """Each rate is compared with the search of its own round."""
 
@@ -171,14 +137,3 @@ def test_ratios_are_medians_of_rounds():
     assert figures["64 clients, to libretranslate"] == 10
     assert figures["64 clients, to the search in its process"] == 1
     assert figures["64 clients, p99 / p50"] == pytest.approx(1.5)
-
-
-def test_a_server_that_ends_is_an_error(tmp_path):
-    """The end of what it said is shown."""
-    command = [sys.executable, "-c", "print('no port'); raise SystemExit(3)"]
-    options = serve.argparse.Namespace(languages=["en", "de"])
-    start = serve.servers.started(
-        options, command, tmp_path / "other.log", {}, {}, "/", lambda *_: False
-    )
-    with pytest.raises(InputError, match="other ended with 3:\nno port"), start:
-        pass

@@ -9,10 +9,8 @@ from tasks import (
     PAD,
     TASKS,
     fixed_batches,
-    load_pairs,
     padding,
     real_tokens,
-    save_pairs,
     sorted_batches,
 )
 
@@ -56,9 +54,3 @@ def test_sorted_batches_hold_each_pair_once_within_the_budget(budget):
     assert max(side.size for batch in batches for side in batch.values()) <= budget
     assert real_tokens(batches) == pairs.target_lengths.sum()
     assert padding(batches) < 0.35
-
-
-def test_pairs_come_back_from_their_file(tmp_path):
-    pairs = draw(7)
-    save_pairs(tmp_path / "pairs.npz", pairs)
-    assert load_pairs(tmp_path / "pairs.npz").hash == pairs.hash
