@@ -46,39 +46,6 @@ def empty(sentences, width, length):
     return empty_spans(sentences, H, K, K2, **sizes)
 
 
-def test_hypotheses_read_only_their_ancestors():
-    """Hypotheses that take each other's places at random get what causal attention
-    over their own sequence of inputs gives.
-    """
-    rng = np.random.default_rng(0)
-    sentences, width, length = 2, 3, 26
-    params, kept = make_params(rng), empty(sentences, width, length)
-    assert len(kept) == 2
-
-    @jax.jit
-    def step(params, x, kept, ancestors, position, pasts):
-        kept = extend(kept, project_keys_values(params, x), position)
-        found = attend_to_spans(params, x, kept, readable(ancestors), position)
-        own = pasts.reshape(-1, length, D)  # nothing after the position is seen by it
-        expected, _ = multi_head_attention(params, own, own, causal_mask(length))
-        return kept, found, expected
-
-    ancestors = np.full((sentences, width, length), NO_ANCESTOR)
-    pasts = np.zeros((sentences, width, length, D), np.float32)
-    for position in range(length):
-        x = draw(rng, sentences, width, D)
-        ancestors[:, :, position] = np.arange(width)
-        pasts[:, :, position] = x
-        kept, found, expected = step(
-            params, x, kept, ancestors, np.int32(position), pasts
-        )
-        expected = np.asarray(expected)[:, position].reshape(found.shape)
-        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
-        parents = rng.integers(width, size=(sentences, width))[:, :, None]
-        ancestors = np.take_along_axis(ancestors, parents, axis=1)
-        pasts = np.take_along_axis(pasts, parents[..., None], axis=1)
-
-
 def test_spans_are_one_store_of_all_positions():
     """On both sides of the beginning of each span. The W slots of position t are
     adjacent, and nothing else is written. Spans after the position are not read.

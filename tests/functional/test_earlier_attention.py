@@ -10,7 +10,6 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional.earlier_attention import energies
 from jaxformer.nn import EarlierAttention
 
 RANDOM = np.random.default_rng(0)
@@ -112,20 +111,6 @@ def test_a_mask_of_another_shape_is_refused(shape):
     """A mask of padding without its axis T would be taken for one of [T, S]."""
     with pytest.raises(InputError, match=r"three axes \[B, T, S\]"):
         F.attend_by_scores(jnp.zeros((2, 3, 7)), MEMORY, jnp.ones(shape, bool))
-
-
-def test_a_memory_is_projected_once_for_many_steps():
-    """The scores of one state are those of all; concat is additive, cut in two."""
-    params = draw("additive")
-    whole = F.additive_scores(params, QUERY, MEMORY)
-    memory = F.linear(MEMORY, **params["memory"])
-    for t in range(3):
-        state = F.linear(QUERY[:, t : t + 1], **params["state"])
-        found = energies(params["energy"], state, memory)
-        np.testing.assert_allclose(found[:, 0], whole[:, t], rtol=1e-6, atol=1e-6)
-    both = jnp.concatenate([params[name]["kernel"] for name in ("state", "memory")])
-    concat = {"both": {"kernel": both}, "energy": params["energy"]}
-    np.testing.assert_array_equal(F.concat_scores(concat, QUERY, MEMORY), whole)
 
 
 def test_unknown_kinds_are_refused():

@@ -1,16 +1,12 @@
 """float64 stays float64 inside: to twelve digits."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from functional.logits import log_softmax
 from models.little import make_model
 
 from jaxformer import functional as F
-from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.models.cache import empty_cache, empty_coverage
 
 
@@ -27,55 +23,6 @@ def draw(seed, *shape):
 def same(actual, expected):
     assert actual.dtype == jnp.float64
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_functions_outside_of_the_model():
-    """Activations, dropout, sinusoidal positions, regularisers and smoothing over all
-    tokens.
-    """
-    z = draw(6, 4, 11)
-    by_hand = {
-        "relu": np.maximum(z, 0),
-        "gelu": 0.5 * z * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))),
-        "gelu_exact": 0.5 * z * (1 + np.vectorize(math.erf)(z / math.sqrt(2))),
-        "silu": z / (1 + np.exp(-z)),
-    }
-    for name, expected in by_hand.items():
-        same(jax.jit(ACTIVATIONS[name])(z), expected)
-    dropped = np.asarray(F.dropout(jnp.asarray(z), 0.3, jax.random.key(0)))
-    same(dropped, np.where(dropped == 0, 0.0, z / 0.7))
-    place = np.arange(200.0)
-    angles = place[:, None] * 10_000.0 ** (-np.arange(3) / 3)
-    waves = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(200, 6)
-    same(jax.jit(lambda place: F.sinusoidal(place, 6))(place), waves)
-
-    logits, others, weights = draw(13, 3, 11), draw(14, 3, 11), np.array([1, 0.25, 0])
-    targets = np.array([4, 0, -100])
-
-    @jax.jit
-    def losses(logits):
-        settings = {"smoothing": 0.1, "convention": "all"}
-        given = jnp.asarray(targets), jnp.asarray(weights)
-        value, slope = jax.value_and_grad(
-            lambda z: F.cross_entropy(z, *given, **settings)[0]
-        )(logits)
-        divergence = F.symmetric_divergence(logits, jnp.asarray(others), given[1])[0]
-        return value, slope, F.z_loss(logits, given[1])[0], divergence
-
-    p, q = log_softmax(logits), log_softmax(others)
-    wanted = 0.9 * np.eye(11)[targets * (weights > 0)] + 0.1 / 11
-    divergence = 0.5 * ((np.exp(p) - np.exp(q)) * (p - q)).sum(-1)
-    for found, expected in zip(
-        losses(logits),
-        (
-            -((wanted * p).sum(-1) * weights).sum(),
-            (np.exp(p) - wanted) * weights[:, None],
-            (np.log(np.exp(logits).sum(-1)) ** 2 * weights).sum(),
-            (divergence * weights).sum(),
-        ),
-        strict=True,
-    ):
-        same(found, expected)
 
 
 def test_a_whole_transformer_and_its_gradient():

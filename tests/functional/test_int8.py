@@ -1,13 +1,11 @@
-"""Weights in 8 bits and tables in both layouts, against NumPy in float64."""
+"""Weights in 8 bits, against NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional import layers
 from jaxformer.functional.int8 import (
-    TwoWayTable,
     multiply_int8,
     multiply_int8_rows,
     quantize,
@@ -99,31 +97,3 @@ def test_rows_of_all_kinds():
     x = jnp.ones((2, 8)).at[1, 3].set(jnp.nan)
     found = multiply_int8(x, small(np.ones((8, 3), np.float32), (0,)))
     np.testing.assert_array_equal(np.isnan(found), [[False] * 3, [True] * 3])
-
-
-def test_layers_take_every_form_of_their_weights():
-    """Linear maps, look-ups and logits from 8 bits are near those from float32, and
-    equal from both layouts. A linear map keeps the type of its input.
-    """
-    x, kernel, bias = draw(8, 2, 3, 64), draw(9, 64, 32), draw(10, 32)
-    table, tokens = jnp.asarray(draw(11, 40, 64)), np.array([[3, 39], [0, 7]])
-    linear, embed = jax.jit(layers.linear), jax.jit(layers.embed)
-    logits = jax.jit(layers.project_to_vocabulary)
-    exact, found = linear(x, kernel, bias), linear(x, small(kernel, (0,)), bias)
-    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
-    half = jax.eval_shape(linear, x.astype(jnp.bfloat16), small(kernel, (0,)), bias)
-    assert half.dtype == jnp.bfloat16
-
-    rows, ones = small(table, (1,)), np.ones(40, np.float32)
-    both, mixed = TwoWayTable(table, table.T), TwoWayTable(table, rows)
-    for form in (both, mixed):
-        np.testing.assert_array_equal(embed(form, tokens), embed(table, tokens))
-    exact, found = logits(table, x, ones), logits(rows, x, ones)
-    np.testing.assert_allclose(logits(both, x, ones), exact, rtol=1e-5, atol=1e-5)
-    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
-    np.testing.assert_array_equal(logits(mixed, x, ones), found)
-    for weights in (table, rows):
-        empty = jax.eval_shape(logits, weights, x[:0], ones)
-        assert empty.shape == (0, 3, 40)
-    with pytest.raises(layers.InputError, match="token id 40 is not in 0 to 39"):
-        layers.embed(both, jnp.array([[40]]))

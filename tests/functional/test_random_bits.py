@@ -5,7 +5,6 @@ import itertools
 
 import jax
 import numpy as np
-import pytest
 
 from jaxformer.functional.kernels import random_bits
 
@@ -39,25 +38,6 @@ def test_bits_are_even_and_neighbours_independent():
     for lag in (1, 2, 3, 8, 64, 192, 512, 4096):
         equal = (bits[:, lag:] == bits[:, :-lag]).sum(axis=1)
         assert_halves(equal, COUNT - lag)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda: jax.random.key(8),
-        lambda: jax.random.fold_in(KEY, 1),
-        lambda: jax.random.wrap_key_data(
-            jax.random.key_data(KEY) ^ np.array([0, 1], np.uint32)
-        ),
-    ],
-    ids=["the next seed", "folded in", "a word of one bit more"],
-)
-def test_keys_are_independent(other):
-    """Masks of related keys agree only by chance, and so do shifted ones."""
-    ours, theirs = each_bit(draw(7)), each_bit(np.asarray(bits_of(other(), (COUNT,))))
-    for shift in (0, 1, 5):
-        equal = (ours[:, shift:] == theirs[:, : COUNT - shift]).sum(axis=1)
-        assert_halves(equal, COUNT - shift)
 
 
 def test_a_change_of_any_place_or_key_bit_changes_half_of_the_bits():

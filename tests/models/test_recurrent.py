@@ -1,5 +1,5 @@
-"""The networks before the Transformer: their equations, padding, the step-by-step pass,
-search, counts, learning and refused settings.
+"""The networks before the Transformer: their equations, padding, search, counts and
+refused settings.
 """
 
 import dataclasses
@@ -8,13 +8,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from models.little import make_sentences
 
-import runs
 from jaxformer import InputError, TransformerConfig
-from jaxformer import functional as F
 from jaxformer.models import logical_axes
 from jaxformer.models.flops import Work, forward_flops
 from jaxformer.models.recurrent import RecurrentNetwork
@@ -196,28 +193,6 @@ def test_padding_and_other_rows_change_nothing(name):
 
 
 @EACH
-def test_steps_with_reordered_rows_are_the_whole_pass(name):
-    """The rows of a beam change places within their sentence at every step."""
-    model, params = make(name)
-    source, width = jnp.asarray(make_sentences(1, (5, 2))), 3
-    memory = apply(model, params, source, method="start")
-    cache = model.empty_cache(memory, 2 * width, 4)
-    rng, rows = np.random.default_rng(3), np.arange(2 * width)
-    words, found = np.full((2 * width, 1), 2), np.zeros((2 * width, 0, 13))
-    for _ in range(4):
-        given = jnp.asarray(words[:, -1]), cache, memory
-        logits, cache = apply(model, params, *given, method="step")
-        found = np.concatenate([found, logits[:, None]], axis=1)
-        parents = rows // width * width + rng.integers(0, width, 2 * width)
-        cache = jax.tree.map(lambda x, own=parents: x[own], cache)
-        new = rng.integers(3, 13, (2 * width, 1))
-        words = np.concatenate([words[parents], new], axis=1)
-        found = found[parents]
-    expected, _ = forward(model, params, jnp.repeat(source, width, 0), words[:, 1:])
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
-@EACH
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_search_scores_what_the_whole_pass_scores(name, beam):
     """Of greedy search and of a beam, with the coverage of each hypothesis."""
@@ -291,34 +266,6 @@ def test_counts(name):
 
 def is_names(x):
     return isinstance(x, tuple) and all(isinstance(each, str) for each in x)
-
-
-@pytest.mark.parametrize("name", runs.slow_but(["dot"], NETWORKS))
-def test_a_network_learns_to_reverse(name):
-    """40 updates halve the loss of a task that needs the order of the source."""
-    model, params = begin(name)
-    rng = np.random.default_rng(0)
-    source = jnp.asarray(rng.integers(3, 13, (64, 4)))
-    target = source[:, ::-1]
-    optimizer = optax.adam(0.02)
-
-    def loss(params):
-        logits = model.apply({"params": params}, source, target)
-        total, count = F.cross_entropy(logits, target, target != 0)
-        return total / count
-
-    @jax.jit
-    def update(params, state):
-        value, gradient = jax.value_and_grad(loss)(params)
-        changes, state = optimizer.update(gradient, state)
-        return optax.apply_updates(params, changes), state, value
-
-    state, values = optimizer.init(params), []
-    for _ in range(40):
-        with jax.numpy_dtype_promotion("standard"):  # of Optax
-            params, state, value = update(params, state)
-        values.append(float(value))
-    assert values[-1] < values[0] / 2
 
 
 def test_recurrent_matrices_begin_orthogonal():

@@ -3,7 +3,6 @@
 # Settings of mixed types are unpacked from dicts.
 # pyright: reportArgumentType=false
 
-import dataclasses
 import re
 
 import pytest
@@ -26,17 +25,6 @@ def test_defaults_are_the_paper_s_base_model():
     assert not config.embedding_norm
     assert (config.dtype, config.rematerialization) == ("float32", "none")
     assert config.layer == LayerConfig()
-
-
-def test_layers_get_their_part_of_the_configuration():
-    sizes = {"d_model": 8, "num_heads": 3, "d_ff": 5, "d_k": 2, "d_v": 7}
-    config = TransformerConfig(
-        **sizes, norm_order="pre", activation="gelu", positions="rotary"
-    )
-    for field in dataclasses.fields(LayerConfig):
-        assert getattr(config.layer, field.name) == getattr(config, field.name)
-    config = dataclasses.replace(config, positions="learned")
-    assert config.layer.rotary_base is None
 
 
 APART = {"source_vocabulary_size": 5, "tied_embeddings": "target"}

@@ -46,14 +46,6 @@ def test_module_equals_function_on_its_parameters():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused():
-    x = jnp.zeros((1, 2, 30))
-    init = lambda module: jax.eval_shape(module.init, jax.random.key(0), x, x)  # noqa: E731
-    with pytest.raises(InputError, match="d_model 30 is not divisible by num_heads 4"):
-        init(MultiHeadAttention(30, 4))
-    init(MultiHeadAttention(30, 4, d_k=8, d_v=8))
-
-
 def test_rotary_positions_and_windows_are_of_self_attention():
     """With other positions the numbers are others; another memory is refused."""
     own = {"rotary_base": 100.0, "window": 2}
