@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import runs
-from jaxformer import signals
 from jaxformer.translation import models
 from jaxformer.translation.translator import Translator
 from runs import Outcome
@@ -48,11 +47,3 @@ def run(tmp_path: Path) -> Path:
 def _one_device(monkeypatch):
     """Translate on one device: programs for eight compile and run far longer."""
     monkeypatch.setattr(models, "mesh_of_devices", lambda: None)
-
-
-@pytest.fixture
-def ends(monkeypatch):
-    """Note the exit codes by which a process would end, and go on."""
-    codes: list[int] = []
-    monkeypatch.setattr(signals, "end", lambda code=130: codes.append(code))
-    return codes

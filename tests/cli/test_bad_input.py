@@ -10,7 +10,6 @@ import re
 import shutil
 import tempfile
 
-import numpy as np
 import pytest
 from cli.text import write
 
@@ -46,29 +45,6 @@ def test_bad_text(content, rule, call, tmp_path):
     for arguments in commands[content == b"" :]:  # no sentence needs no translation
         error = call(*arguments, f"--workdir={runs.refusing_run()}").error
         assert re.match(rule.format(bad=bad), error), error
-
-
-def test_a_model_whose_weights_are_not_numbers(call, run, tmp_path, monkeypatch):
-    """The first sentence is named, and no result is written."""
-    load = Translator.load.__func__
-
-    def broken(cls, *arguments, **options):
-        translator = load(cls, *arguments, **options)
-        output = np.array(translator.params["output"])
-        output[9] = np.nan
-        params = {**translator.params, "output": output}
-        translator.models = translator.models._replace(params=(params,))
-        return translator
-
-    monkeypatch.setattr(Translator, "load", classmethod(broken))
-    text = write(tmp_path / "text", ["", "a"])
-    arguments = [f"--source={text}", f"--reference={text}", "--beam_size=1"]
-    outcome = call("evaluate", *arguments, f"--workdir={run}")
-    assert outcome.code == 1
-    _, error = outcome.err.splitlines()  # the first counts the empty pair
-    rule = "has probabilities that are not a number (NaN): weights of the model are"
-    assert error.startswith(f"jaxformer: error: {text}, line 2 {rule}")
-    assert not (run / "results.json").exists()
 
 
 @pytest.mark.parametrize(

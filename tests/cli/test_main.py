@@ -11,7 +11,6 @@ import pytest
 
 import jaxformer
 import runs
-from jaxformer.cli import main as main_module
 from jaxformer.cli.main import COMMANDS
 
 
@@ -84,17 +83,3 @@ def test_the_program():
     assert (done.returncode, done.stdout) == (0, f"jaxformer {jaxformer.__version__}\n")
     settings = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())
     assert settings["project"]["scripts"] == {"jaxformer": "jaxformer.cli.main:start"}
-
-
-@pytest.mark.parametrize(
-    ("before", "given"),
-    [((), ["train", "--config=a b"]), (("translate",), ["--workdir=x"]), ((), [])],
-)
-def test_arguments_of_the_process(before, given, monkeypatch, ends):
-    """A script puts its command before the arguments of the process."""
-    done = []
-    monkeypatch.setattr(main_module, "main", done.append)
-    monkeypatch.setattr("sys.argv", ["jaxformer", *given])
-    main_module.start(*before)
-    assert done == [[*before, *given]]
-    assert ends == ([] if given[:1] == ["train"] else [None])

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,13 @@ import pytest
 import runs
 from jaxformer.cli.output import (
     check_output,
-    open_input,
     open_output,
     read_input,
     show_progress,
     write_output,
 )
 from jaxformer.errors import InputError
-from jaxformer.files import find_descriptor, open_whole
+from jaxformer.files import open_whole
 
 
 def test_a_file_keeps_its_mode_and_its_link(tmp_path):
@@ -116,15 +114,6 @@ def test_a_descriptor_of_the_process_is_written_in_place(flags, tmp_path):
     os.close(number)
     assert not file.is_symlink()
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_links_that_name_no_descriptor(tmp_path):
-    """A file of that name elsewhere, a circle of links, a link to nothing."""
-    (tmp_path / "1").write_text("")
-    (tmp_path / "round").symlink_to("round")
-    (tmp_path / "nothing").symlink_to("missing")
-    for name in ("1", "round", "nothing", "missing"):
-        assert find_descriptor(tmp_path / name) is None
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "-"])

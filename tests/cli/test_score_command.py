@@ -12,7 +12,6 @@ import runs
 from jaxformer.cli import score as score_command
 from jaxformer.data.sources import Pair
 from jaxformer.evaluation.perplexity import perplexity
-from jaxformer.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +41,6 @@ def test_score(call, workdir, translator, pairs, files, tmp_path):
     assert call("score", workdir, *files, *given) == (0, b"", "")
     records = [json.loads(line) for line in output.read_text().splitlines()]
     assert records == [score.to_json() for score in scores]
-
-
-def test_summary(call, workdir, translator, pairs, files):
-    """``--summary`` prints the perplexity of all pairs."""
-    outcome = call("score", workdir, *files, "--summary")
-    assert (outcome.code, outcome.err) == (0, "")
-    targets = [pair.target for pair in pairs]
-    expected = perplexity(translator.score(pairs), targets).to_record()
-    assert json.loads(outcome.out) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.fixture
@@ -112,22 +102,6 @@ def test_strict_refuses_a_long_pair(call, workdir, long_files, window, monkeypat
     source = files[0].partition("=")[2]
     assert outcome.err.startswith(f"jaxformer: error: {source}, line 3 has ")
     assert outcome.err.count("\n") == 1
-
-
-def test_score_reads_a_window_at_a_time(call, workdir, files, monkeypatch):
-    """No more pairs than a window are scored at a time."""
-    monkeypatch.setattr(score_command, "_WINDOW", 2)
-    sizes = []
-    score = Translator.score
-
-    def watched(self, pairs):
-        sizes.append(len(pairs))
-        return score(self, pairs)
-
-    monkeypatch.setattr(Translator, "score", watched)
-    outcome = call("score", workdir, *files)
-    assert len(outcome.lines) == 7
-    assert sizes == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])

@@ -9,7 +9,6 @@ import pytest
 import runs
 from jaxformer.cli import config_file, train
 from jaxformer.runs import config as configuration
-from jaxformer.training.distributed import Cluster
 from jaxformer.training.loop import Outcome
 
 REVERSE = f"{runs.ROOT}/configs/reverse.py"
@@ -130,23 +129,6 @@ ALL = "--coordinator=127.0.0.1:4321 --num_processes=2 --process_id=0"
 def test_hosts_that_do_not_go_together(arguments, rule, refused):
     """They are refused before anything is connected."""
     assert rule in refused(*arguments.split())
-
-
-def test_several_hosts(call, monkeypatch, tmp_path):
-    """What the command line says of the processes is what is started; the defaults
-    ask the cluster.
-    """
-    started = []
-
-    def run_together(cluster, seconds, work, report):
-        started.append((cluster, seconds))
-        return 130
-
-    monkeypatch.setattr(train, "run_together", run_together)
-    given = ("train", f"--config={REVERSE}", f"--workdir={tmp_path / 'run'}")
-    assert call(*given, *ALL.split(), "--distributed_timeout=7").code == 130
-    assert call(*given, "--distributed").code == 130
-    assert started == [(Cluster("127.0.0.1:4321", 2, 0), 7.0), (Cluster(), 300.0)]
 
 
 @pytest.mark.slow

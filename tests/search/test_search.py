@@ -174,20 +174,6 @@ def test_ties_and_impossible_tokens():
         np.testing.assert_array_equal(broken.scores[:3], clean.scores[:3])
 
 
-def test_constraints_that_ask_for_nothing_change_nothing():
-    """Neutral values, also next to a sentence with required phrases, give the bits of
-    a plain search.
-    """
-    tables = random_tables(5, -1.0)
-    plain = Batch(tables).search(beam_size=3, n_best=3)
-    rules = [NONE | {"required": [(3, 3), (4,)]}, NONE, NONE, NONE]
-    result = Batch(tables, rules=rules).search(beam_size=3, n_best=3)
-    for one, other in zip(result, plain, strict=True):
-        if one.ndim:
-            np.testing.assert_array_equal(one[1:], other[1:])
-    assert hypotheses(result, 0) != hypotheses(plain, 0)
-
-
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
 def test_no_value_recompiles_and_steps_are_the_loop(kind):
     """One program serves all limits, strengths, constraints, temperatures and keys.

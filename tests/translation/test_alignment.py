@@ -74,19 +74,6 @@ def test_pieces_and_words_are_linked():
         assert len(pairs) == len(set(pairs)) <= len(links)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("Open the file", [0, 1, 2]), ("", []), ("a", [0]), ("🙂 x", [0, 1])],
-)
-def test_words_of_pieces(text, words):
-    """Numbers rise by one at each space; control pieces have none."""
-    vocabulary = runs.vocabulary()
-    ids = [*vocabulary.encode(text), vocabulary.eos_id]
-    *found, end = number_words(vocabulary, ids)
-    assert end is None
-    assert list(dict.fromkeys(word for word in found if word is not None)) == words
-
-
 def test_unknown_tokens_are_words_where_they_are_written_out():
     """ " ⁇ " is between spaces in a translation, and not in the source."""
     vocabulary = runs.vocabulary()

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 import runs
 from jaxformer.search.rules import SearchResult
-from jaxformer.translation.batch import Sentence, rows_of_batch, search_batch
+from jaxformer.translation.batch import Sentence, search_batch
 from jaxformer.translation.models import SENTENCES, Models
 from jaxformer.translation.shortlist import Shortlist
 
@@ -80,19 +80,6 @@ def test_devices_and_neighbours_change_nothing(ways):
     for row, sentence in enumerate(sentences):
         alone = search(on(1), [sentence], **ways)
         assert_same(cut(together, row, row + 1), alone)
-
-
-def test_rows_of_a_batch():
-    """Powers of two up to the batch size, equally many on each device, and two in low
-    precision for one hypothesis.
-    """
-    plain, few = on(1), on(1, "int8")
-    assert [rows_of_batch(n, 8, 1, plain) for n in (1, 3, 8)] == [1, 4, 8]
-    assert [rows_of_batch(n, 8, 1, few) for n in (1, 3, 8)] == [2, 4, 8]
-    assert rows_of_batch(1, 8, 4, few) == 1
-    three = plain._replace(mesh=mesh_of(3))
-    assert [rows_of_batch(n, 24, 1, three) for n in (1, 4, 24)] == [3, 6, 24]
-    assert rows_of_batch(1, 24, 1, few._replace(mesh=mesh_of(3))) == 6
 
 
 def test_what_a_sentence_asks_for_goes_to_its_device():

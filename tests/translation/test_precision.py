@@ -100,19 +100,6 @@ def test_what_is_converted_and_what_is_not(tied):
     assert kernel.scales.shape == (config.d_model,)
 
 
-def test_a_model_of_half_precision_keeps_halves():
-    """Weights of a bfloat16 model are converted once, not at each step; on a CPU the
-    output's table has both layouts.
-    """
-    config, prepared = prepare(*make(3, dtype="bfloat16"), "model")
-    assert config.dtype == "bfloat16"
-    inner = prepared["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
-    assert inner.dtype == jnp.bfloat16
-    table = prepared["embedding"]["table"]
-    assert isinstance(table, TwoWayTable)
-    np.testing.assert_array_equal(table.outputs.T, table.rows)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_large_table_has_one_layout(dtype, monkeypatch):
     """Its logits differ from those of two layouts only by the order of sums."""
@@ -153,16 +140,6 @@ def test_a_run_is_loaded_in_a_precision(precision):
         small.translate(texts)
     with pytest.raises(InputError, match="weights only of precision"):
         Translator.ensemble([whole, small])
-
-
-def test_a_search_is_in_the_precision_that_is_asked_for():
-    """A translator finds near what it finds in float32."""
-    translator, texts = random_translator(), equally_long()[:2]
-    decoding = dataclasses.replace(translator.decoding, precision="int8", beam_size=1)
-    found = [best.score for (best,) in translator.search(texts, decoding=decoding)]
-    plain = [best.score for (best,) in translator.search(texts, beam_size=1)]
-    assert found != plain
-    np.testing.assert_allclose(found, plain, atol=0.2)
 
 
 def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():

@@ -4,7 +4,6 @@ scores, against sums written out.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import math
@@ -12,10 +11,8 @@ import math
 import numpy as np
 import pytest
 import sacrebleu
-from translation.translators import equally_long, random_translator
 
 import runs
-from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.evaluation.reranking_weights import tune
 from jaxformer.translation import rerank as reranking
@@ -154,60 +151,6 @@ def test_scorers_see_each_pair_once():
     ):
         with pytest.raises(InputError, match=rule):
             reranking.score([make("a", "b", "c")], lambda *_, wrong=wrong: wrong)
-
-
-def test_models_score_by_the_token():
-    """The reverse model reads the translation and scores the source, the language model
-    scores the translation; a side with one token too many has minus infinity.
-    """
-    translator = random_translator()
-    longest = "a " * next(
-        n for n in range(400) if len(runs.vocabulary().encode("a " * (n + 1))) + 1 > 128
-    )
-    long = longest + "a "
-    sources = ["a", long, longest, *equally_long()[:2]]
-    targets = [long, "a", longest, *equally_long()[2:4]]
-    fits = [False, False, True, True, True]
-    assert translator.codec.fit(sources, targets) == fits
-
-    def means(pairs: list[Pair]) -> list[float]:
-        return [x.log_probability / x.tokens for x in translator.score(pairs)]
-
-    pairs = [Pair(*pair) for pair in zip(targets, sources, strict=True)]
-    back = reranking.reverse_scorer(translator)(sources, targets)
-    assert back[:2] == [-math.inf] * 2
-    np.testing.assert_allclose(back[2:], means(pairs[2:]), rtol=1e-5)
-    free = reranking.language_model_scorer(translator)(sources, targets)
-    assert free[0] == -math.inf
-    np.testing.assert_allclose(
-        free[1:], means([Pair(".", x) for x in targets[1:]]), 1e-5
-    )
-    scorer = reranking.reverse_scorer(translator)
-    assert reranking.score([make("a", "", long), make(long, "b")], scorer)[1] == 2
-
-
-def test_the_direction_of_a_reverse_model():
-    """It must mirror that of the lists, if both are known."""
-    translator, record = copy.copy(random_translator()), make("a")
-
-    def lists(*pairs):
-        keys = ("source_language", "target_language")
-        return [record, *({**record, **dict(zip(keys, x, strict=True))} for x in pairs)]
-
-    every = [("en", "de"), ("de", "en"), ("fr", "de")]
-    for own, right in (
-        (("de", "en"), every[:1]),
-        (("", "en"), every),
-        (("", ""), every),
-    ):
-        translator.languages = own
-        reranking.check_reverse(translator, lists(*right), "run")
-    translator.languages = "de", "en"
-    for first, last in every[1:]:
-        rule = rf"run translates from de into en, .* from {last} into {first}, or"
-        wrong = lists(("en", "de"), (first, last))
-        with pytest.raises(InputError, match=rule):
-            reranking.check_reverse(translator, wrong, "run")
 
 
 def test_tuning_tries_all_weights():

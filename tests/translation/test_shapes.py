@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import jax
@@ -88,27 +87,6 @@ def test_a_shape_is_compiled_once():
         assert len(search.search(sentences, SHAPE)) == count
     assert compiled._search._cache_size() == before[0]
     assert pairs._cross_attention._cache_size() <= before[1] + len(SHAPE.aligned)
-
-
-def test_samples_belong_to_the_place_that_a_sentence_is_given():
-    """With any others in its batch, and at any row of it."""
-    plain = random_translator()
-    decoding = dataclasses.replace(plain.decoding, sample=True, seed=5)
-    search = plain.line_search(decoding=decoding)
-    shape = Shape(8, 16)
-
-    def ask(*places: tuple[int, str]) -> list[str]:
-        lines = [SourceLine(place, text) for place, text in places]
-        sentences = [search.prepare([line])[1][0] for line in lines]
-        return [found[0].text for found in search.search(sentences, shape)]
-
-    own, others = (7, many()[0]), list(enumerate(many()[1:6]))
-    (alone,) = ask(own)
-    assert ask(*others, own)[-1] == alone
-    assert ask(own, *others[::-1])[0] == alone
-    assert ask((8, many()[0])) != [alone]
-    expected = plain.translate([*many()[1:8], many()[0]], decoding=decoding)
-    assert expected[7] == alone
 
 
 def broken_translator() -> tuple[Translator, list[str]]:

@@ -83,24 +83,6 @@ def batch(texts: list[list[int]]) -> list[Sentence]:
     return [Sentence(ids, len(ids), (n, 0)) for n, ids in enumerate(texts)]
 
 
-@pytest.mark.parametrize("columns", [400, 4000])
-def test_lists_of_a_batch(columns):
-    """Each sentence may contain the frequent tokens, the special ones and the
-    translations of its tokens; the union has one of few sizes.
-    """
-    shortlist, rng = draw_shortlist(3, best=20), np.random.default_rng(4)
-    for count in (1, 3, 8):
-        texts = [rng.integers(0, 400, 6).tolist() for _ in range(count)]
-        part = shortlist.within(batch(texts), 8, columns)
-        tokens, allowed = np.asarray(part.tokens), np.asarray(part.allowed)
-        assert len(tokens) in {256, min(512, columns)}
-        assert tokens[:4].tolist() == [0, 1, 2, 3]
-        assert (np.diff(tokens) >= 0).all()
-        for ids, own in zip(texts, allowed, strict=False):
-            assert tokens[own].tolist() == sorted(tokens_by_hand(shortlist, ids))
-        assert allowed[count:].all()
-
-
 def test_constraints_move_into_the_list():
     """Banned tokens, phrases and prefixes name the same tokens by their new numbers."""
     rng, shortlist = np.random.default_rng(5), draw_shortlist(6, best=20)

@@ -46,18 +46,6 @@ def test_length_limit_belongs_to_the_sentence(beam_size, source_eos):
         assert not best.finished
 
 
-def test_lines_keep_their_order():
-    """Sentences are sorted by length for the search and return in order, the same next
-    to other neighbours.
-    """
-    translator, texts = random_translator(eos=4.0), many()
-    found = first(translator.search(texts, beam_size=4))
-    order = np.random.default_rng(0).permutation(len(texts))
-    shuffled = translator.translate([texts[i] for i in order], beam_size=4)
-    assert shuffled == [found[i].text for i in order]
-    assert len(set(shuffled)) > 10
-
-
 @pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.6), (4, 1.5)])
 def test_scores_are_those_of_a_forward_pass(beam_size, alpha):
     """The n best differ and are sorted, finished ones first; the cached search and one

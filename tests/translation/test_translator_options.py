@@ -24,11 +24,9 @@ import runs
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.search.config import DecodingConfig
-from jaxformer.search.constraints import Constraints
 from jaxformer.translation import compiled as compiled_search
-from jaxformer.translation import translator as translator_module
 from jaxformer.translation.batch import least_tokens, most_tokens
-from jaxformer.translation.results import Hypothesis, nothing
+from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 
 SAMPLING = {"sample": True, "seed": 3, "top_k": 390, "top_p": 0.99}
@@ -178,18 +176,6 @@ def test_the_first_part_of_a_split_sentence_has_the_prefix():
     assert len(best.token_log_probabilities) == len(best.tokens) > 12
     total = math.fsum(best.token_log_probabilities)
     assert total == pytest.approx(best.log_probability, rel=1e-5)
-
-
-def test_where_nothing_may_come_there_is_no_translation(monkeypatch):
-    """A dead end has an empty text and a score of minus infinity; a blank sentence has
-    neither.
-    """
-    everything = Constraints(banned_tokens=np.ones(400, bool))
-    monkeypatch.setattr(translator_module, "ban_tokens", lambda *_, **__: everything)
-    texts = [*equally_long(), ""]
-    *found, (blank,) = random_translator().search(texts, beam_size=1)
-    assert found == [[nothing()]] * 6
-    assert blank.finished
 
 
 def test_groups_give_translations_that_differ_more():
