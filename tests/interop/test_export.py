@@ -388,27 +388,6 @@ def test_a_program_of_each_family_finds_the_same(tmp_path, name):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_program_of_an_imported_model(tmp_path):
-    """The tokens around its text are in the program's settings; scores are equal."""
-    given = Translator.load(imported(), source_language="fr", target_language="en")
-    program(given, tmp_path / "out")
-    from jaxformer.interop.stablehlo_loader import ExportedSearch
-
-    loaded, texts = ExportedSearch(tmp_path / "out"), runs.sentences(5, longest=12)
-    ids = given.vocabularies.source.encode_batch(texts)
-    best = [each for (each,) in given.search(texts)]
-    target = given.vocabularies.target
-    found = loaded.translate(ids)
-    assert [target.decode(each) for each in found] == [each.text for each in best]
-    rows = given.codec.encode_sources(texts)
-    width = max(map(len, rows))
-    source = np.array([row + [target.pad_id] * (width - len(row)) for row in rows])
-    values = jax.device_get(loaded.search(loaded.params, source.astype(np.int32)))
-    scores = [each.score for each in best]
-    np.testing.assert_allclose(values["scores"], scores, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_a_program_is_for_three_platforms_and_half_precision(tmp_path):
     """Its parameters are as wide as its precision, and sources too long are refused."""
     given = runs.translator()

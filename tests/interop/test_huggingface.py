@@ -26,7 +26,6 @@ from safetensors.numpy import load_file
 from jaxformer import InputError, Transformer, TransformerConfig
 from jaxformer.interop import huggingface
 from jaxformer.models import stack_layers
-from jaxformer.models.cache import empty_cache
 
 PAD = SETTINGS["pad_token_id"]
 
@@ -62,30 +61,6 @@ def test_logits_are_those_of_transformers(family, tmp_path):
         np.testing.assert_allclose(
             alone, expected[row, : len(alone)], rtol=0, atol=2e-5
         )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_steps_with_a_cache_have_the_logits_of_transformers(family, tmp_path):
-    """A target fed token by token has the logits of the whole."""
-    model = huggingface.read(make_folder(tmp_path, family))
-    source, target = draw_pair()
-    module, variables = Transformer(model.config), {"params": model.params}
-
-    @jax.jit
-    def run(variables, source, target):
-        memory = module.apply(variables, source, method="start")
-        cache = empty_cache(model.config, len(source), target.shape[1], 1)
-        inputs = jnp.pad(target, ((0, 0), (1, 0)), constant_values=model.config.bos_id)
-
-        def step(cache, tokens):
-            found = module.apply(variables, tokens, cache, memory, method="step")
-            return found[::-1]
-
-        return jax.lax.scan(step, cache, inputs[:, :-1].T)[1].swapaxes(0, 1)
-
-    found, real = run(variables, source, target), target != PAD
-    expected = np.load(GOLDEN)[family]
-    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -251,7 +226,6 @@ def test_the_first_token_of_a_target(tmp_path):
     ("settings", "line"),
     [
         ({"model_type": "t5"}, "gpt2, openai-gpt, not 't5'"),
-        ({"model_type": ["bart"]}, "model_type in config.json must be one of marian"),
         ({"model_type": None}, "openai-gpt, not None; other models have other layers"),
         (
             {"d_model": None, "encoder_layers": None},
@@ -259,19 +233,13 @@ def test_the_first_token_of_a_target(tmp_path):
         ),
         ({"decoder_start_token_id": None}, "lacks decoder_start_token_id"),
         ({"d_model": "8"}, "d_model in config.json must be a whole number, not '8'"),
-        ({"vocab_size": 19.0}, "vocab_size in config.json must be a whole number"),
         ({"encoder_layers": True}, "encoder_layers in config.json must be a whole"),
         ({"encoder_layers": 10**9}, "num_encoder_layers must be at most 1,000"),
         ({"dropout": "0.1"}, "dropout in config.json must be a number, not '0.1'"),
         ({"scale_embedding": "false"}, "must be true or false, not 'false'"),
         ({"dropout": 1.0}, "model.dropout_rate must be below 1, not 1.0"),
         ({"encoder_ffn_dim": 13}, "encoder_ffn_dim is 13 where decoder_ffn_dim is 12"),
-        (
-            {"encoder_attention_heads": 4},
-            "encoder_attention_heads is 4 where decoder_attention_heads is 2",
-        ),
         ({"activation_function": "tanh"}, "must be one of relu, silu, swish, gelu, "),
-        ({"activation_function": {}}, "activation_function must be one of relu"),
         ({"pad_token_id": 19}, "model.pad_id must be in the vocabulary, below 19"),
         ({"quantization_config": {"bits": 4}}, "quantised weights are not read; take"),
         (
@@ -301,7 +269,6 @@ def test_the_first_token_of_a_target(tmp_path):
             "no part of the model takes the tensors"
             " model.decoder.layers.1.encoder_attn.k_proj.bias, ",
         ),
-        ({"decoder_layers": 1}, "and 23 more; give those of a BartForConditionalGen"),
         ({"tie_word_embeddings": False}, "lacks the tensor lm_head.weight"),
     ],
 )

@@ -266,36 +266,6 @@ def test_languages_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "end"),
-    [
-        *(("bert", "Model"), ("bert", "ForSequenceClassification")),
-        *(("roberta", "ForTokenClassification"), ("distilbert", "ForMaskedLM")),
-        *(("gpt2", "LMHeadModel"), ("openai-gpt", "LMHeadModel")),
-    ],
-)
-def test_there_and_back(tmp_path, capsys, kind, end):
-    """The tensors' file is the same, the labels are in their order, and the tokenizer
-    makes the same ids.
-    """
-    run = import_folder(tmp_path, kind, end)
-    out, given = tmp_path / "out", tmp_path / "given"
-    arguments = [f"--workdir={run}", f"--out={out}", "--format=huggingface"]
-    assert main(["export", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out)["checkpoint"] == 0
-    name = "model.safetensors"
-    assert (out / name).read_bytes() == (given / name).read_bytes()
-    old, new = (json.loads((x / "config.json").read_bytes()) for x in (given, out))
-    unused = {"type_vocab_size"} - {*new}
-    assert {key: new[key] for key in old.keys() - unused} == {
-        key: old[key] if key != "id2label" else dict(sorted(LABELS.items()))
-        for key in old.keys() - unused
-    }
-    lines = tokenizer_folders.awkward_lines()[:50]
-    texts = [read_text(x, kind).encode_batch(lines) for x in (given, out)]
-    assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize(
     ("options", "line"),
     [
         (["--format=ctranslate2"], "--format=ctranslate2 is for models that translate"),

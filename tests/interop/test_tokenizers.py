@@ -144,32 +144,6 @@ def test_marian_takes_ids_from_its_table(tmp_path):
     assert set(v.encode(TEXT)) <= {1, 5, 6}
 
 
-def test_fairseq_numbers_its_own_pieces_first(read):
-    """Each piece of the model is one further, then languages, then the mask."""
-    for kind, count, code, place in (
-        ("mBART", 25, "en_XX", 3),
-        ("NLLB", 202, "zul_Latn", 201),
-    ):
-        v = read(kind).source
-        assert v.pieces(range(5)) == [
-            "<s>",
-            "<pad>",
-            "</s>",
-            "<unk>",
-            pieces_of_model(v)[3],
-        ]
-        assert v.tag_id(code) == 1201 + place
-        assert v.pieces([1200, 1201 + count]) == [pieces_of_model(v)[-1], "<mask>"]
-        assert v.size == 1202 + count
-    v = read("M2M-100").source
-    assert (v.tag_id("af"), v.tag_id("zu"), v.size) == (1201, 1300, 1301)
-    assert v.pieces([1219]) == ["__en__"]
-
-
-def pieces_of_model(vocabulary):
-    return pieces_of(vocabulary.files["model"])
-
-
 def test_which_mbart_it_is(tmp_path):
     """The class of the tokenizer says so, or else the rows of the model."""
     tokenizer_folders.fairseq(tmp_path, "MBart50")

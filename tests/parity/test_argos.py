@@ -3,10 +3,7 @@
 # pyright: reportOptionalMemberAccess=false
 
 import dataclasses
-import importlib.util
 import json
-import subprocess
-import sys
 import zipfile
 
 import jax.numpy as jnp
@@ -263,41 +260,3 @@ def test_the_command_writes_a_package(tmp_path):
         in (folder / "README.md").read_text()
     )
     assert translate(folder, LINES.splitlines()) == expected
-
-
-INSTALLED = """
-import sys, types
-sys.modules.setdefault("stanza", types.ModuleType("stanza"))  # unused, and large
-from argostranslate import package, sbd, translate
-
-# Models of its own would be downloaded.
-sbd.MiniSBDSentencizer.split_sentences = lambda self, text: [text]
-package.install_from_path(sys.argv[1])
-(found,) = package.get_installed_packages()
-assert "checkpoint 200" in found.get_readme()
-for line in sys.stdin:
-    text = line.rstrip("\\n")
-    print(translate.translate(text, found.from_code, found.to_code))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("argostranslate") is None, reason="needs argostranslate"
-)
-def test_argos_translate_installs_it(tmp_path):
-    """And translates as the run does, with the weights in float32."""
-    path = tmp_path / "reverse.argosmodel"
-    expected = packed(path)
-    folders = ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HOME")
-    own = {name: str(tmp_path / name) for name in folders}
-    done = subprocess.run(
-        [sys.executable, "-c", INSTALLED, path],
-        input=LINES,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**runs.environment(), **own, "ARGOS_COMPUTE_TYPE": "float32"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == expected

@@ -1,6 +1,4 @@
-"""A run that was imported is trained, in part or by adapters, and goes to other
-systems.
-"""
+"""A run that was imported is trained in part, and goes to transformers."""
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 # pyright: reportArgumentType=false
@@ -13,12 +11,8 @@ import pytest
 import tokenizer_folders
 from flax.traverse_util import flatten_dict
 from parity.imported_models import imported_case, torch, transformers
-from parity.test_exports import check_greedy, ctranslate2
-from safetensors.numpy import load_file
 from training.little import score
 
-import runs
-from jaxformer.checkpoints import folder
 from jaxformer.cli import config_file
 from jaxformer.errors import InputError
 from jaxformer.interop import export
@@ -30,9 +24,7 @@ from jaxformer.translation.translator import Translator
 
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.skipif(
-        None in (transformers, ctranslate2), reason="needs the extra `parity`"
-    ),
+    pytest.mark.skipif(transformers is None, reason="needs the extra `parity`"),
     pytest.mark.filterwarnings("ignore:.*sacremoses"),
 ]
 # Sinusoids and norms before the layers, without one of the embedding; learned positions
@@ -129,99 +121,3 @@ def test_a_run_that_is_trained_in_part(corpus, tmp_path, name):
     with pytest.raises(InputError, match=r"data\.vocabulary_size is 900 and"):
         tune(case, corpus, tmp_path / "other", "data.vocabulary_size=900")
     assert not (tmp_path / "other").exists()
-
-
-MODULES = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
-LORA = ("training.lora_rank=2", "training.learning_rate=3e-2")
-MODULES |= {"query": "q_proj", "value": "v_proj"}
-
-
-def read_factors(path):
-    shapes = folder.read_shapes(path, "params")
-    found = flatten_dict(folder.restore(path, {"params": shapes})["params"])
-    return {key: np.asarray(x, np.float64) for key, x in found.items()}
-
-
-def each_adapted(model, factors):
-    """Yield each adapted layer of a model in torch, with its factors."""
-    for path in {path[:-1] for path in factors}:
-        side, layer, attention, projection, _ = path
-        found = getattr(model.model, side).layers[int(layer.removeprefix("layer_"))]
-        for part in (attention, projection):
-            found = getattr(found, MODULES[part])
-        down, up = (torch.tensor(factors[*path, f"lora_{x}"]) for x in "ab")
-        yield found, down, up.reshape(len(up), -1)
-
-
-def merge(model, factors, scale):
-    """Add ``scale x A B`` to the kernels, and round these to float32."""
-    with torch.no_grad():
-        for layer, down, up in each_adapted(model, factors):
-            layer.weight.add_(scale * (down @ up).T)
-            layer.weight.copy_(layer.weight.float())
-
-
-def adapt(model, factors, scale):
-    """Let each adapted layer of a model in torch add ``scale x A B`` to its output."""
-    for layer, down, up in each_adapted(model, factors):
-        layer.register_forward_hook(
-            lambda _, inputs, out, down=down, up=up: (
-                out + scale * (inputs[0] @ down) @ up
-            )
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", KINDS)
-def test_adapters_are_merged_in_every_export(corpus, tmp_path, name):
-    """The loss falls; for transformers, CTranslate2 and as a program the run has the
-    numbers of the base with adapters next to its layers, and so has an average.
-    """
-    case, run = imported_case(name), tmp_path / "run"
-    losses = tune(case, corpus, run, *LORA)
-    assert losses[-1] < losses[0] - 0.1
-    tuned = Translator.load(run, "latest")
-    pair = draw_pair(tuned)
-    base, rounded = (
-        type(case.model).from_pretrained(case.folder).eval().double() for _ in range(2)
-    )
-    factors = read_factors(run / "checkpoints" / "6")
-    adapt(base, factors, 16 / 2)
-    merge(rounded, factors, 16 / 2)
-    model = write_for_transformers(tuned, tmp_path / "out").double()
-    plain = their_logits(case.model.double(), pair)
-    case.model.float()
-    expected = their_logits(base, pair)
-    assert np.abs(expected - plain).max() > 0.1
-    # What float32 kernels cost at best: a model may magnify it.
-    least = np.abs(their_logits(rounded, pair) - expected).max()
-    assert least < 2e-5
-    found = their_logits(model, pair)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=3 * least)
-    merged = dict(rounded.named_parameters())
-    for key, kernel in model.named_parameters():
-        np.testing.assert_allclose(
-            kernel.detach(), merged[key].detach(), rtol=1e-6, atol=1e-6
-        )
-
-    check_greedy(tuned, tmp_path / "translated")
-    program = tmp_path / "program"
-    program.mkdir()
-    export.write(program, "stablehlo", tuned, tuned.decoding)
-    weights = load_file(program / "model.safetensors")
-    for key, leaf in flatten_dict(tuned.params, sep="/").items():
-        np.testing.assert_array_equal(weights[key], leaf)
-
-    assert runs.call("average", f"--workdir={run}", "--last=2").code == 0
-    found = flatten_dict(Translator.load(run, "average").params)
-    both = [read_factors(run / "checkpoints" / step) for step in ("3", "6")]
-    kernels = flatten_dict(case.translator.params)
-    for path in {path[:-1] for path in both[0]}:
-        down, up = (
-            np.mean([each[*path, f"lora_{x}"] for each in both], 0) for x in "ab"
-        )
-        change = 16 / 2 * np.tensordot(down, up, 1)
-        np.testing.assert_allclose(
-            found[path], kernels[path] + change, rtol=1e-6, atol=1e-6
-        )

@@ -2,8 +2,6 @@
 
 # pyright: reportOptionalMemberAccess=false
 
-import contextlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +14,7 @@ try:
 except ModuleNotFoundError:  # the tests are collected all the same
     torch = transformers = None
 
-SIZE, LONGEST = 41, 48
+SIZE = 41
 
 LITTLE = {
     "vocab_size": SIZE,
@@ -131,15 +129,6 @@ def draw(config, seed, count, size=SIZE, longest=20):
     return tokens
 
 
-@contextlib.contextmanager
-def one_thread():
-    """Let torch compute in one thread: for such small models several cost more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def inputs_of(model, source, target):
     """Return what a model takes for pairs: the target follows the first token."""
     pad = model.config.pad_token_id
@@ -156,29 +145,6 @@ def inputs_of(model, source, target):
 def logits_of(model, source, target):
     with torch.no_grad():
         return model(**inputs_of(model, source, target)).logits.float().numpy()
-
-
-def make_ending(family, seed, steps=300):
-    """Train a model to copy until its sentences end, at mixed lengths.
-
-    A random model ends each sentence at once or never.
-    """
-    model = make(family, seed, encoder_layers=2, decoder_layers=2)
-    pad = model.config.pad_token_id
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 2 and "embed_positions" not in name:
-                parameter.mul_(0.5)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=5e-3)
-    for step in range(steps):
-        tokens = draw(model.config, 100 + step, 32)
-        labels = torch.tensor(tokens, dtype=torch.long)
-        labels = labels.masked_fill(labels == pad, -100)
-        model(**inputs_of(model, tokens, tokens), labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.eval()
 
 
 def check_gradients(model, inputs, mean, params, *batch):
