@@ -20,7 +20,7 @@ from jaxformer.data.frame import UNKNOWN
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
-from jaxformer.interop.ctranslate2 import target_prefix
+from jaxformer.interop.ctranslate2 import target_prefix, tokens_of
 from jaxformer.runs import config as configuration
 from jaxformer.search.config import MOST_BEAM, Precision
 from jaxformer.translation.translator import Translator
@@ -89,16 +89,18 @@ def run(options: argparse.Namespace) -> None:
     if lost:
         warn(f"--format={options.format} has no counterpart of {', '.join(lost)}")
     frame, vocabularies = translator.codec.frame, translator.vocabularies
-    before = frame.target_before
+    before, after = frame.target_before, frame.source_after
     if options.format == "ctranslate2":
         before = target_prefix(translator)
+        if tokens_of(translator).source_eos:
+            after = ()
     write_record(
         {
             "out": bucket.reword(str(options.out)),
             "format": options.format,
             "checkpoint": translator.checkpoint,
             "source_before": vocabularies.source.pieces(frame.source_before),
-            "source_after": vocabularies.source.pieces(frame.source_after),
+            "source_after": vocabularies.source.pieces(after),
             "target_before": vocabularies.target.pieces(before),
         }
     )

@@ -80,6 +80,19 @@ def test_an_imported_run_goes_back(tmp_path):
     assert error == f"{out} exists already: name a folder that does not"
 
 
+def test_ctranslate2_ends_the_sources_of_our_own_runs_by_itself(tmp_path):
+    """The command names the end to put after a source only of imported runs, as the
+    exported settings say.
+    """
+    for number, run in enumerate((runs.random_run(), imported())):
+        out = tmp_path / str(number)
+        line = f"--workdir={run}", f"--out={out}", "--format=ctranslate2"
+        after = json.loads(runs.call("export", *line).out)["source_after"]
+        settings = json.loads((out / "config.json").read_text())
+        assert settings["add_source_eos"] == (not number)
+        assert after == ["</s>"] * number
+
+
 def check_same_run(run: Path, exported: Path, again: Path) -> None:
     """Check that an exported folder is imported as the same run, without languages that
     must be named.
