@@ -19,7 +19,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import make_model
 from jaxformer.paper.cost import UTILISATION, count_flops, expected_hours
 from jaxformer.paper.tables import TABLES, find_table
-from jaxformer.runs.config import REMOVED, RunConfig, flatten, parse
+from jaxformer.runs.config import OF_THE_VOCABULARY, REMOVED, RunConfig, flatten, parse
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
@@ -320,6 +320,13 @@ def test_overrides_on_the_command_line():
         (
             "--config.model.num_heads=5",
             "192 is not divisible by model.num_heads 5; try",
+        ),
+        *(
+            (
+                f"--config.model.{key}=3",
+                f"model.{key} follows from the vocabulary: leave it out, or set data.v",
+            )
+            for key in OF_THE_VOCABULARY
         ),
         ("--config.nothing.here=1", "there is no configuration key nothing; did you "),
         *(

@@ -12,6 +12,7 @@ from typing import Any
 
 import jaxformer
 from jaxformer.errors import InputError, require
+from jaxformer.runs.config import OF_THE_VOCABULARY
 
 PREFIX = "--config."
 _BOOLEANS: dict[str, bool] = {
@@ -50,6 +51,11 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         key, _, text = override.removeprefix(PREFIX).partition("=")
         section, _, name = key.partition(".")
+        if section == "model" and name in OF_THE_VOCABULARY:
+            raise InputError(
+                f"{override}: {key} follows from the vocabulary: leave it out, or set"
+                " data.vocabulary_size"
+            )
         if section not in config or name not in config[section]:
             unknown.setdefault(section, {})[name] = text
             continue

@@ -42,7 +42,7 @@ from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Encoded, TokenWriter
 from jaxformer.data.text_pairs import draw_pairs, find_pairs
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.data.vocabulary_training import load_or_train
+from jaxformer.data.vocabulary_training import check_normalization, load_or_train
 from jaxformer.data.windows import cut_epoch, cut_windows
 from jaxformer.errors import InputError
 
@@ -152,6 +152,7 @@ class TrainingText:
         if self.corpora:
             tags = self.languages if self.config.language_tags else ()
             if not Vocabularies.exist(directory):
+                check_normalization(self.config.normalization)
                 report(f"training the vocabulary on {self.config.train}")
             pairs = self.kept(report=report)
             return load_or_train(directory, self.config, pairs, tags=tags)

@@ -86,6 +86,7 @@ def train(
         InputError: the text or the rules cannot be read, or the text does not allow
             ``size`` pieces.
     """
+    check_normalization(normalization)
     module, writer = load_sentencepiece(), io.BytesIO()
     module.set_random_generator_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +105,7 @@ def train(
         try:
             _feed(lambda lines: call(sentence_iterator=lines), _cut(sentences))
         except RuntimeError as error:
-            raise _mendable(error, size, normalization) from error
+            raise _mendable(error, size) from error
     if _NAME in rules:
         return writer.getvalue()
     proto = require("sentencepiece.sentencepiece_model_pb2", "train")
@@ -140,12 +141,32 @@ def _find_rules(name: str, folder: Path) -> dict[str, str]:
     if name in tables.TABLES:
         path = folder / "rules.tsv"
         path.write_text(tables.write(tables.TABLES[name]()), "ascii")
-    elif not path.is_file():
-        raise InputError(
-            f"data.normalization={name!r} must be one of"
-            f" {', '.join([*tables.KNOWN, *tables.TABLES])}, or a file of rules"
-        )
     return {_TABLE: str(path)}
+
+
+def check_normalization(name: str) -> None:
+    """Refuse an unknown normalization and a file that is no table of rules.
+
+    Raises:
+        InputError: it is neither.
+    """
+    known = *tables.KNOWN, *tables.TABLES
+    if name in known:
+        return
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise InputError(
+            f"no file {name!r}: data.normalization is one of {', '.join(known)}, or a"
+            " file of rules"
+        )
+    try:
+        load_sentencepiece().SentencePieceNormalizer(rule_tsv=str(path))
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"data.normalization={name} is no table of rules: a line is a text and its"
+            " replacement with a tab between them, each of hexadecimal numbers of"
+            " characters, such as '0041 030A', tab, '00C5'"
+        ) from error
 
 
 def tag_pieces(languages: Sequence[str]) -> list[str]:
@@ -334,18 +355,12 @@ def _load_or_train_one(
         raise InputError(f"{key}: {error}") from None
 
 
-def _mendable(error: RuntimeError, size: int, normalization: str) -> Exception:
+def _mendable(error: RuntimeError, size: int) -> Exception:
     """Return SentencePiece's error as an :class:`InputError` if the input causes it."""
     message, start = str(error), f"a vocabulary of {size} pieces"
     if found := re.search(r"size too high.*<= (\d+)", message):
         return _SizeError(
             f"{start} is too large for this text: it allows at most {found[1]}"
-        )
-    if "builder.cc" in message:
-        return InputError(
-            f"data.normalization={normalization}: SentencePiece cannot read the rules"
-            f" ({message.partition('] ')[2] or message}): a line is two texts with a"
-            " tab between them, each of hexadecimal numbers of characters"
         )
     if "insert_id" in message:
         return _SizeError(f"{start} has no room for pad, unk, bos and eos: choose more")

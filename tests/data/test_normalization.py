@@ -8,6 +8,7 @@ import pytest
 from pairs import config_of
 
 from jaxformer.data.config import DataConfig, VocabularyModel
+from jaxformer.data.corpus import TrainingText
 from jaxformer.data.normalization import KNOWN, TABLES
 from jaxformer.data.prepared import Manifest
 from jaxformer.data.preparing import prepare
@@ -20,6 +21,7 @@ from round_trips import awkward_lines
 
 LINES = awkward_lines()
 BLANKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029▁ "
+BROKEN = [b"", b"zz\t41\n", b"\t41\n", b"d800\t41\n", b"0\t41\n", b"\xff\t41\n"]
 CONTROLS = "".join({*map(chr, [*range(1, 32), *range(127, 160)])} - {*BLANKS})
 
 
@@ -97,17 +99,28 @@ class TestOwnRules:
 
     @pytest.mark.parametrize("name", ["nfck", "", "missing/rules.tsv", "."])
     def test_an_unknown_name_is_refused(self, name):
-        with pytest.raises(
-            InputError, match=r"data\.normalization=.*identity, nfc, or"
-        ):
+        """As a file that does not exist, with the known names."""
+        with pytest.raises(InputError, match=f"no file '{name}': .*identity, nfc, or"):
             trained(name)
 
-    @pytest.mark.parametrize("text", ["", "zz\t41\n", "\t41\n", "d800\t41\n"])
+    @pytest.mark.parametrize("text", BROKEN)
     def test_a_broken_file_is_refused(self, tmp_path, text):
+        """Without SentencePiece's own message."""
         path = tmp_path / "rules.tsv"
-        path.write_text(text)
-        with pytest.raises(InputError, match=r"rules\.tsv: SentencePiece cannot read"):
+        path.write_bytes(text)
+        with pytest.raises(InputError) as caught:
             trained(str(path))
+        assert str(caught.value).startswith(
+            f"data.normalization={path} is no table of rules: a line is a text and"
+        )
+        assert "INTERNAL" not in str(caught.value)
+
+    def test_wrong_rules_are_refused_before_training_is_announced(self, tmp_path):
+        text = TrainingText.open(config_of(normalization=str(tmp_path / "no.tsv")))
+        told = []
+        with pytest.raises(InputError, match="no file"):
+            text.vocabularies(tmp_path / "vocabulary", report=told.append)
+        assert told == []
 
 
 class TestConfiguration:
