@@ -200,7 +200,7 @@ STEPS = {
     "drop_invalid": CleaningStep(
         "not UTF-8", lambda pair, _, always: not all(map(is_valid, pair))
     ),
-    "empty": CleaningStep("empty side", lambda pair, _, always: is_empty(pair)),
+    "empty": CleaningStep("empty", lambda pair, _, always: is_empty(pair)),
     "max_words": CleaningStep(
         "too many words",
         lambda pair, _, most: max(len(side.split()) for side in pair) > most,
@@ -239,7 +239,7 @@ def table(counts: Counts) -> list[str]:
         >>> print("\n".join(table(counts)))
         step            dropped   share   kept
         read                             2,000
-        empty side            5  0.25 %  1,995
+        empty                 5  0.25 %  1,995
         too many words        0  0.00 %  1,995
     """
     from jaxformer.table import align
@@ -263,7 +263,7 @@ def summary(counts: Counts) -> str:
 
     Example:
         >>> summary(Counts(read=2000, dropped={"empty": 5, "max_words": 0}))
-        '5 dropped (empty side 5)'
+        '5 dropped (empty 5)'
     """
     reasons = [
         f"{STEPS[name].title} {number:,}"

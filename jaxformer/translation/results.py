@@ -204,7 +204,7 @@ class LongSources:
         """Return one line with the counts and the cure."""
         done = []
         if self.cut:
-            done.append(f"{self.cut} translated in parts, split at sentence ends")
+            done.append(f"{self.cut} translated in parts, at sentence or word ends")
         if self.whole:
             done.append(
                 f"{self.whole} translated whole, of which text may be missing: add"

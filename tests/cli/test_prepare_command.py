@@ -47,7 +47,7 @@ def test_report(call, corpus, tmp_path):
     assert done.code == 0
     assert done.lines[0] == corpus
     table = {line.split("  ")[0]: line.split() for line in done.lines if "%" in line}
-    assert table["empty side"][-4:] == ["1", "0.33", "%", "303"]
+    assert table["empty"][-4:] == ["1", "0.33", "%", "303"]
     dropped = sum(int(cells[-4]) for cells in table.values())
     assert int(table["too many tokens"][-1]) == 304 - dropped
     assert (output / "lengths.png").read_bytes().startswith(b"\x89PNG")

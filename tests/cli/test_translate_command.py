@@ -262,6 +262,30 @@ def test_minimum_bayes_risk(call, workdir, lines):
     assert (said in outcome.err) == (False in finished)
 
 
+def test_long_lines_are_reported_once(call, workdir, tmp_path):
+    """A line of many sentences comes out as they do one a line; there is one warning
+    for all windows.
+    """
+    texts = [f"{text}." for text in runs.sentences(24, longest=16, shortest=12)]
+    sentences = [text for text in texts if text[0].isupper()]
+    given = ("translate", "--beam_size=1")
+    single = call(*given, workdir, stdin=encode(sentences))
+    unfinished = single.err.splitlines()
+    assert len(unfinished) <= 1
+    long = encode([" ".join(sentences), "a"] * 2)
+    outcome = call(*given, workdir, "--window=1", stdin=long)
+    joined = " ".join(filter(None, single.lines))
+    assert outcome.lines[0] == outcome.lines[2] == joined
+    warning = "jaxformer: warning: sources of more than 64 tokens: "
+    split = "2 translated in parts, at sentence or word ends\n"
+    assert outcome.err.startswith(warning + split)
+    assert outcome.err.count(warning) == 1
+    whole = f"--workdir={runs.refusing_run()}"
+    said = call(*given, whole, stdin=encode([" ".join(sentences[:6])])).err
+    cure = "1 translated whole, of which text may be missing: add --split_long"
+    assert said.startswith(warning + cure)
+
+
 MOST_MODULES = 64
 LIST_MODULES = """
 import sys

@@ -174,7 +174,7 @@ def test_the_report_is_a_table():
     assert table(Counts(4000, {"unicode_normalization": 10}, dropped)) == [
         "step             dropped    share   kept",
         "read                               4,000",
-        "empty side             0   0.00 %  4,000",
+        "empty                  0   0.00 %  4,000",
         "identical sides    1,969  49.23 %  2,031",
         "too many tokens       30   0.75 %  2,001",
         "Unicode normalisation changed 10 pairs (0.25 %)",
@@ -190,7 +190,7 @@ def test_why_nothing_is_left():
     reason = why_nothing_is_left(Counts(1000, {}, dropped))
     assert reason.startswith(
         "every one of 1,000 pairs was dropped, 900 by identical sides"
-        " (data.drop_identical), 100 by empty side: "
+        " (data.drop_identical), 100 by empty: "
     )
     assert "no pair" in why_nothing_is_left(Counts())
 
