@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 
-import uvicorn
 from serving.fake_engine import FakeEngine
+from serving.running_server import running
 
-from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
@@ -44,24 +41,5 @@ class FakeService(Service):
 @contextlib.contextmanager
 def served(service):
     """Answer on a free port of this machine; yield the URL once it is ready."""
-    config = uvicorn.Config(
-        make_app(service),
-        port=0,
-        http="h11",
-        ws="none",
-        loop="asyncio",
-        log_config=None,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        end = time.monotonic() + 30
-        while not server.started or service.state != "ready":
-            assert time.monotonic() < end
-            time.sleep(0.005)
-        (listening,) = server.servers
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
+    with running(service=service) as (host, port):
+        yield f"http://{host}:{port}"

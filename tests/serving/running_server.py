@@ -22,11 +22,11 @@ TRANSLATE = (
 
 
 @contextlib.contextmanager
-def running(engine=None, say=print, **limits):
+def running(engine=None, say=print, service=None, **limits):
     """Serve with a fake engine, and yield the address."""
     ready = threading.Event()
-    service = Service([engine or FakeEngine()], ServingConfig(**limits))
-    server = Server(make_app(service, page=False), service, announce=ready.set, say=say)
+    service = service or Service([engine or FakeEngine()], ServingConfig(**limits))
+    server = Server(make_app(service), service, announce=ready.set, say=say)
     with contextlib.closing(bind("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()

@@ -1,18 +1,14 @@
 """Whose requests are answered, and how many."""
 
 import hashlib
-import logging
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import fake_clock
-from serving.guarded import client_of, make_guard
 
 from jaxformer.errors import InputError
 from jaxformer.serving.access import Keys, Rates, make_key
-from jaxformer.serving.call import Call, current
-from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.call import Call
 from jaxformer.serving.errors import ServingError
 
 
@@ -105,35 +101,12 @@ def test_a_key_is_read_from_where_clients_send_it(keys, place):
         assert call.key == name
 
 
-@pytest.mark.parametrize("value", [None, 5, [], ["x"], {"a": 1}, True])
-def test_a_key_of_another_type_is_none(keys, value):
-    """JSON may have anything there."""
-    with pytest.raises(ServingError, match="is needed"):
-        Call(keys=keys[0]).authorize({"api_key": value})
-    with pytest.raises(ServingError, match="is needed"):
-        Call(keys=keys[0], authorization="Basic " + keys[1]).authorize({})
-
-
-def test_without_a_file_of_keys_all_are_authorized():
-    """Clients that must send some key may."""
-    Call().authorize({"api_key": "k"})
-    current().authorize({})
-    current().spend(1_000_000)
-
-
 def test_nothing_is_translated_without_a_key(keys):
     """Even if a route forgets to ask for it; a header is enough for one that does."""
     call = Call(keys=keys[0])
     with pytest.raises(ServingError, match="is needed"):
         call.spend(1)
     Call(keys=keys[0], authorization=f"Bearer {keys[1]}").spend(1)
-
-
-def test_keys_never_show(keys):
-    """Where a call is printed."""
-    call = Call(keys=keys[0], authorization=f"Bearer {keys[1]}")
-    call.authorize({})
-    assert keys[1] not in repr(call)
 
 
 class Clock:
@@ -166,27 +139,6 @@ def test_a_client_has_a_minute_s_sentences_at_once():
     clock.now += 3600  # more than a minute's sentences are not saved
     rates.spend(None, "192.0.2.1", 60)
     refusal(rates, None, "192.0.2.1", 1)
-
-
-def test_a_large_request_needs_a_full_bucket():
-    """It is answered, and the client waits longer for the next."""
-    clock = Clock()
-    rates = Rates(60, clock)
-    rates.spend(None, "192.0.2.1", 300)
-    assert refusal(rates, None, "192.0.2.1", 1).retry_after == 241
-    clock.now += 241
-    rates.spend(None, "192.0.2.1", 1)
-
-
-def test_what_is_owed_is_taken_in_any_case():
-    """The next request waits for it; what was too much comes back."""
-    clock = Clock()
-    rates = Rates(60, clock)
-    rates.spend(None, "192.0.2.1", 10)
-    rates.spend(None, "192.0.2.1", 90, owed=True)
-    assert refusal(rates, None, "192.0.2.1", 1).retry_after == 41
-    rates.spend(None, "192.0.2.1", -41, owed=True)
-    rates.spend(None, "192.0.2.1", 1)
 
 
 def test_clients_have_buckets_of_their_own():
@@ -241,24 +193,3 @@ def test_no_client_has_more_than_its_rate(rate, steps):
             rates.spend(None, "192.0.2.1", cost)
         spent, largest = spent + cost, max(largest, cost)
         assert spent <= rate + (clock.now - 100) * rate / 60 + largest + 1e-6
-
-
-def test_a_server_with_keys_and_rates_answers_and_refuses(keys, caplog):
-    """All together, over HTTP; the key is in no log."""
-    config = ServingConfig(rate=3)
-    guard, calls = make_guard(config=config, keys=keys[0])
-
-    async def main():
-        async with client_of(guard) as client:
-            return [
-                await client.post("/translate/x", json={"text": "a b"}, headers=headers)
-                for headers in [{}, *[{"Authorization": f"Bearer {keys[1]}"}] * 2]
-            ]
-
-    with caplog.at_level(logging.DEBUG):
-        answers = fake_clock.run(main())
-    assert [answer.status_code for answer in answers] == [403, 200, 429]
-    assert answers[2].headers["retry-after"] == "20"
-    assert [call.key for call in calls] == [None, "ann", "ann"]
-    assert [call.code for call in calls] == ["key", None, "rate"]
-    assert keys[1] not in caplog.text

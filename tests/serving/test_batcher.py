@@ -1,11 +1,14 @@
 """The queue of sentences, on a simulated clock, with a search that takes a second."""
 
 import asyncio
+from collections import Counter
 
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from serving import fake_clock
 from serving.fake_clock import now
 from serving.timed_queue import (
+    ROWS,
     Search,
     ask,
     begin,
@@ -15,76 +18,7 @@ from serving.timed_queue import (
     serving,
 )
 
-from jaxformer.serving.batcher import Batch, Job
-from jaxformer.serving.errors import ServingError
-
-
-@on_fake_clock
-async def test_a_lone_request_begins_at_once():
-    """No waiting time: the answer takes what its search takes."""
-    async with serving(Search()) as batcher:
-        await asyncio.sleep(7)
-        assert await ask(batcher, ["word"]) == (["WORD"], 8)
-
-
-@on_fake_clock
-async def test_results_are_in_the_order_of_the_jobs():
-    """Widths decide which batch a sentence is in, not its position in the answer."""
-    async with serving(Search(), rows=4) as batcher:
-        jobs = [Job("plain", 1 + 31 * (i % 3), f"s{i}") for i in range(20)]
-        found = []
-        results = await batcher.run(
-            jobs, timeout=100, done=lambda index, text: found.append((index, text))
-        )
-    assert results == [f"S{i}" for i in range(20)]
-    assert sorted(found) == list(enumerate(results))
-    assert found != sorted(found)
-
-
-@on_fake_clock
-async def test_results_arrive_while_others_wait():
-    """What a stream shows: the first sentence after one batch."""
-    async with serving(Search(), rows=2) as batcher:
-        times = []
-        await ask(batcher, document(6), done=lambda *_: times.append(now()))
-    assert times == [1, 1, 2, 2, 3, 3]
-
-
-@on_fake_clock
-async def test_a_sentence_is_batched_with_its_like():
-    """A narrow batch is not made wide; a wide one includes narrower sentences."""
-    search = Search()
-    async with serving(search, rows=4) as batcher:
-        await begin(batcher, ["first"])
-        await begin(batcher, ["narrow"], width=16)
-        await begin(batcher, ["wide 1"], width=33)
-        await begin(batcher, ["narrow 2", "narrow 3"], width=3)
-        await begin(batcher, ["wide 2"], width=64)
-        await begin(batcher, ["other"], key="rich")
-    assert search.batches == [
-        ["first"],
-        ["narrow", "narrow 2", "narrow 3"],
-        ["wide 1", "wide 2"],
-        ["other"],
-    ]
-    search.batches.clear()
-    async with serving(search, rows=4) as batcher:
-        await begin(batcher, ["first"])
-        await begin(batcher, ["wide 1"], width=33)
-        await begin(batcher, ["narrow"])
-        await begin(batcher, ["wide 2"], width=64)
-    assert search.batches[1] == ["wide 1", "wide 2", "narrow"]
-
-
-@on_fake_clock
-async def test_rows_may_depend_on_the_key():
-    """A call of the model itself is a batch of one."""
-    search = Search()
-    async with serving(search, rows=lambda key: {"call": 1}.get(key, 3)) as batcher:
-        await asyncio.gather(
-            ask(batcher, ["a", "b", "c"]), ask(batcher, ["d", "e"], key="call")
-        )
-    assert search.batches == [["a", "b", "c"], ["d"], ["e"]]
+from jaxformer.serving.batcher import Batcher, Job
 
 
 @on_fake_clock
@@ -103,55 +37,6 @@ async def test_a_request_beyond_the_queue_is_refused_at_once():
         assert (await ask(batcher, ["fits"]))[0] == ["FITS"]
         await asyncio.gather(*tasks)
     assert (batcher.active, batcher.waiting) == (0, 0)
-
-
-@on_fake_clock
-async def test_what_is_being_prepared_has_room():
-    """Others are refused before they are prepared."""
-    async with serving(Search(), rows=4, capacity=10) as batcher:
-        with batcher.reserved(8):
-            refused = await refusal(ask(batcher, document(3)))
-            assert (refused.status, refused.code, now()) == (503, "queue", 0)
-            with pytest.raises(ServingError), batcher.reserved(3):
-                raise AssertionError
-            with batcher.reserved(2):
-                pass
-            assert (await ask(batcher, document(2)))[1] == 1
-        with pytest.raises(ServingError, match="at most 10"), batcher.reserved(11):
-            raise AssertionError
-        assert (await ask(batcher, document(10)))[1] == 4
-
-
-@pytest.mark.parametrize("seconds", [1e-3, 1e4])
-def test_retry_after_is_between_a_second_and_a_minute(seconds):
-    """However fast or slow the last batch was."""
-
-    async def main():
-        async with serving(Search(seconds), rows=1, capacity=1) as batcher:
-            await ask(batcher, ["first"], timeout=1e6)
-            await begin(batcher, ["running"], timeout=1e6)
-            await begin(batcher, ["waits"], timeout=1e6)
-            return (await refusal(ask(batcher, ["word"]))).retry_after
-
-    assert fake_clock.run(main()) == (1 if seconds < 1 else 60)
-
-
-@on_fake_clock
-async def test_a_request_larger_than_the_queue_is_never_tried_again():
-    """413 says the limit and the number, for no wait would help."""
-    async with serving(Search(), capacity=10) as batcher:
-        refused = await refusal(ask(batcher, document(11)))
-        assert refused.status == 413
-        assert refused.retry_after is None
-        assert (refused.limit, refused.given) == (10, 11)
-        assert len((await ask(batcher, document(10)))[0]) == 10
-
-
-@on_fake_clock
-async def test_no_jobs_have_no_results():
-    """A text of white space needs no search, even of a full queue."""
-    async with serving(Search(), capacity=1) as batcher:
-        assert await batcher.run([], timeout=1) == []
 
 
 @on_fake_clock
@@ -176,14 +61,172 @@ async def test_what_is_being_searched_at_its_deadline_is_answered():
 
 
 @on_fake_clock
-async def test_batches_are_observed():
-    """For metrics: key, widths, waiting times and duration."""
-    seen = []
-    async with serving(Search(), observe=seen.append) as batcher:
-        await begin(batcher, ["first"], width=3)
-        await asyncio.sleep(0.25)
-        await begin(batcher, ["a", "b"], width=20, key="rich")
-    assert seen == [
-        Batch("plain", [3], [0.0], 1.0),
-        Batch("rich", [20, 20], [0.75, 0.75], 1.0),
-    ]
+async def test_a_batch_that_raises_fails_only_the_guilty_sentence():
+    """Its sentences are searched again one by one, once; the server lives."""
+    search = Search()
+    async with serving(search) as batcher:
+        first = await begin(batcher, ["first"])
+        tasks = [await begin(batcher, [text]) for text in ("good", "raise", "fine")]
+        refused = await refusal(tasks[1])
+        assert isinstance(refused.__cause__, RuntimeError)
+        assert "secret" not in refused.message
+        assert [(await task)[0] for task in (tasks[0], tasks[2])] == [
+            ["GOOD"],
+            ["FINE"],
+        ]
+        await first
+        assert search.batches[1:] == [["good", "raise", "fine"]] + [
+            [text] for text in ("good", "raise", "fine")
+        ]
+        refused = await refusal(ask(batcher, ["raise"]))
+        assert search.batches[5:] == [["raise"]]  # it was the only one already
+        assert (await ask(batcher, ["after"]))[0] == ["AFTER"]
+
+
+@on_fake_clock
+async def test_a_search_that_returns_too_little_is_a_fault():
+    """Results are never given to the wrong sentence."""
+
+    async def search(key, payloads):
+        return list(payloads)[1:] if len(payloads) > 1 else list(payloads)
+
+    async with serving(search) as batcher:
+        assert (await ask(batcher, ["a", "b"]))[0] == ["a", "b"]
+
+
+@on_fake_clock
+async def test_cancelling_the_server_ends_all_requests():
+    """None waits without end, neither in a search nor in the queue."""
+    batcher = Batcher(Search(), rows=2, capacity=100, now=now)
+    server = asyncio.create_task(batcher.serve())
+    tasks = [await begin(batcher, document(1)), await begin(batcher, document(6))]
+    server.cancel()
+    assert [(await refusal(task)).code for task in tasks] == ["draining"] * 2
+    refused = await refusal(ask(batcher, ["late"]))
+    assert (refused.status, refused.code, refused.retry_after) == (503, "draining", 1)
+
+
+@on_fake_clock
+async def test_a_word_beside_a_document_waits_at_most_two_batches():
+    """A document of 1,000 longer sentences arrived first."""
+    search = Search()
+    async with serving(search) as batcher:
+        long = await begin(batcher, document(1000), width=40)
+        for arrival in (0.5, 10.0, 31.7):
+            await asyncio.sleep(arrival - now())
+            _, time = await ask(batcher, ["word"], width=1)
+            assert time - arrival <= 2
+        _, ended = await long
+    assert ended <= 1000 / ROWS + 4
+
+
+@on_fake_clock
+async def test_a_client_has_half_of_a_batch_while_others_wait():
+    """Though each of its requests is short, and one of them leads."""
+    search = Search()
+    async with serving(search) as batcher:
+        many = [
+            await begin(batcher, [f"greedy {number}"], client="greedy")
+            for number in range(41)  # one is searched
+        ]
+        await asyncio.gather(*many, ask(batcher, document(20), client="other"))
+    shares = [sum("sentence" in text for text in own) for own in search.batches]
+    assert shares[:4] == [0, 8, 8, 4]
+
+
+# Any requests: when they arrive, their kind, the widths of their sentences, and when
+# the client leaves.
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(0, 60),
+        st.sampled_from(["plain", "rich"]),
+        st.lists(st.sampled_from([1, 16, 17, 40, 128]), min_size=1, max_size=30),
+        st.none() | st.integers(1, 40),
+    ),
+    max_size=12,
+)
+
+
+class Witness:
+    """Knows what waits, by what clients say and what the search is given."""
+
+    def __init__(self, rows):
+        self.rows, self.waiting, self.batches = rows, {}, 0
+        self.led_by = {}  # the last batch in which a request may have its first turn
+        self.faults = []
+
+    async def search(self, key, payloads):
+        """Check a batch as it begins; what a search raises would not end the test."""
+        try:
+            self.check(key, payloads)
+        except AssertionError as error:
+            self.faults.append(error)
+        await asyncio.sleep(1)
+        return [("found", *payload) for payload in payloads]
+
+    def check(self, key, payloads):
+        self.batches += 1
+        assert 0 < len(payloads) <= self.rows
+        widest = 0
+        for client, index in payloads:
+            widest = max(widest, _size(self.waiting[client].pop(index)[1]))
+        fitting = {
+            client
+            for client, jobs in self.waiting.items()
+            if any(
+                own == key and _size(width) <= widest for own, width in jobs.values()
+            )
+        }
+        taken = Counter(client for client, _ in payloads)
+        if len(payloads) < self.rows:
+            assert not fitting, "a row is empty although a sentence fits"
+        for client, count in taken.items():
+            if count > (self.rows + 1) // 2:
+                assert not fitting - {client}, "too many of one request"
+            assert self.batches <= self.led_by.pop(client, self.batches)
+        assert all(self.batches < last for last in self.led_by.values())
+
+    async def client(self, batcher, number, arrival, key, widths, leaves):
+        """Ask, and leave after some time; return whether all results are in order."""
+        await asyncio.sleep(arrival / 8)
+        jobs = [Job(key, w, (number, index)) for index, w in enumerate(widths)]
+        ahead = sum(bool(own) for own in self.waiting.values())
+        self.waiting[number] = {i: (key, width) for i, width in enumerate(widths)}
+        self.led_by[number] = self.batches + ahead + 1
+        try:
+            async with asyncio.timeout(None if leaves is None else leaves / 8):
+                results = await batcher.run(jobs, timeout=1e6)
+        except TimeoutError:
+            return leaves is not None
+        finally:
+            del self.waiting[number]
+            self.led_by.pop(number, None)
+        return results == [("found", number, index) for index in range(len(widths))]
+
+
+def _size(width):
+    return max(4, (width - 1).bit_length())
+
+
+@settings(deadline=None)
+@given(requests=REQUESTS, rows=st.integers(1, 6))
+def test_any_requests_are_served_in_full_batches_in_turn(requests, rows):
+    """No starvation: before a request has its turn, each request that waited when it
+    arrived leads at most one batch. No row is empty while a sentence fits, and no
+    request has more than half while another fits. Clients who leave affect no other.
+    """
+
+    async def main():
+        witness = Witness(rows)
+        async with serving(witness.search, rows=rows) as batcher:
+            answers = await asyncio.gather(
+                *(
+                    witness.client(batcher, number, *request)
+                    for number, request in enumerate(requests)
+                )
+            )
+        assert not witness.faults
+        assert all(answers)
+        assert (batcher.waiting, batcher.active, witness.waiting) == (0, 0, {})
+
+    fake_clock.run(main())

@@ -6,10 +6,6 @@ All engines but one share the programs of a little model of 16 positions.
 
 from __future__ import annotations
 
-import concurrent.futures
-import copy
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +27,6 @@ from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import PLAIN, RICH, TERMS
 from jaxformer.translation import models
-from jaxformer.translation.options import SourceLine
 from jaxformer.translation.stream import LineSearch
 
 ALL_DEVICES = models.mesh_of_devices
@@ -72,17 +67,6 @@ def test_answers_are_the_translators(engine):
         for each, other in zip(own, others, strict=True):
             weights = each.alignment.weights, other.alignment.weights
             np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-5)
-
-
-def test_only_as_many_translations_are_aligned_as_are_asked_for(engine):
-    sources = texts(3)
-    found = search(engine, RICH, sources, aligned=[0, 1, None])
-    counts = [[each.alignment is not None for each in own] for own in found]
-    assert counts == [[False, False], [True, False], [True, True]]
-    expected = engine.translator.search(sources, n_best=2, alignment=True)
-    for place in (1, 2):
-        weights = [own[place][0].alignment.weights for own in (found, expected)]
-        np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text():
@@ -133,20 +117,6 @@ def test_nothing_compiles_after_warm(engine, compiled):
     assert engine.compilations == 0
 
 
-def test_what_a_thread_compiles_is_counted(engine):
-    """Of this thread, within the block, and not of another."""
-    own = copy.copy(engine)
-    counting = functools.partial(own.program, PLAIN, 1, 1)
-    with counting(), concurrent.futures.ThreadPoolExecutor(1) as other:
-        other.submit(jax.jit(lambda x: x * 3), np.ones(7)).result()
-        assert own.compilations == 0
-    with counting():
-        jax.jit(lambda x: x * 5)(np.ones(7))
-    assert own.compilations == 1
-    jax.jit(lambda x: x * 7)(np.ones(7))
-    assert own.compilations == 1
-
-
 def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
     engine, monkeypatch
 ):
@@ -166,24 +136,6 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
         refusing.encode(long, kind=PLAIN)
     assert (error.value.status, error.value.code) == (422, "sentence_too_long")
     assert (error.value.limit, error.value.given) == (16, len(ids) + 1)
-
-
-def test_blank_text_has_a_blank_translation(engine):
-    assert engine.encode("  ", kind=RICH) == []
-    ((passage,), _) = engine.searches[RICH].prepare([SourceLine(0, "  ")])
-    (found,) = engine.searches[RICH].join(passage, [])
-    assert (found.text, found.finished) == ("", True)
-    assert found.alignment.links() == []
-
-
-def test_a_repetition_ends_at_max_extra_length_and_is_marked_unfinished():
-    """The model never ends by itself."""
-    endless = TranslationEngine(translator(eos=0.0), rows=4)
-    sources = texts(5)
-    for source, (best,) in zip(sources, search(endless, PLAIN, sources), strict=True):
-        words = len(runs.vocabulary().encode(source))
-        assert len(best.tokens) == min(words + EXTRA, POSITIONS)
-        assert not best.finished
 
 
 def test_a_bad_prefix_fails_alone(engine):

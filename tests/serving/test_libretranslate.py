@@ -119,21 +119,6 @@ def test_the_old_address_of_the_document_leads_to_the_new_one(url):
     connection.close()
 
 
-def test_detection(url):
-    """All languages of the server, the most probable first."""
-    body = urlencode({"q": "Tür"}).encode()
-    assert send(url, "POST", "/detect", body, FORM) == (
-        200,
-        [
-            {"confidence": 90.0, "language": "de"},
-            {"confidence": 10.0, "language": "en"},
-            {"confidence": 0.0, "language": "zh-Hant"},
-        ],
-    )
-    status, found = send(url, "POST", "/detect", b"{}")
-    assert (status, found) == (400, {"error": "Invalid request: missing q parameter"})
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving.fake_engine import FakeEngine
 
 from jaxformer.serving.blocks import TranslatedPart
 from jaxformer.serving.markup import parse, tokenize
-from jaxformer.serving.texts import Query, Text
 from jaxformer.translation.results import Alignment
 
 
@@ -360,39 +358,7 @@ def test_sentences_of_a_block_are_placed_in_their_spans():
     )
 
 
-def test_documents_are_independent():
-    """The results of a batch are those of each document parsed by itself."""
-    pages = ["<p>One <code>x</code></p>", "<b>two", "</b> <code>y</code> three"]
-    markups = [parse(page) for page in pages]
-    assert [
-        markup.render([[same(block.text)] for block in markup.blocks])
-        for markup in markups
-    ] == [identity(page) for page in pages]
-
-
 def test_a_lost_object_is_at_the_end_and_a_doubled_one_comes_once():
     markup = parse("<p>Use <code>a</code> or <code>b</code></p>")
     part = TranslatedPart(0, 10, "\ue001 \ue001 benutzen")
     assert markup.render([[part]]) == "<p><code>b</code>  benutzen <code>a</code></p>"
-
-
-def letters(text):
-    """Count the letters that a fake engine is to search for a text."""
-    return sum(len(ask[0].passage) for cut in text.cuts for ask in cut.asks if ask)
-
-
-@given(HTML)
-@settings(max_examples=100, deadline=None)
-def test_html_is_searched_no_more_than_its_text(html):
-    """Each letter once, and once more where a translation lacks placeholders, which are
-    marks of two letters.
-    """
-    text = Text(Query(html, format="html"), FakeEngine(), None)
-    text.encode()
-    length = sum(len(block.text) for block in parse(html).blocks)
-    hidden = [cut for cut in text.cuts if cut.hidden]
-    marks = sum(len(cut.hidden.marks) for cut in hidden)
-    assert letters(text) <= length + marks
-    for cut in hidden:
-        text.ask_between(cut)
-    assert letters(text) <= length

@@ -5,7 +5,6 @@ from serving.asgi import MODEL, post
 from serving.fake_engine import FakeEngine
 
 from jaxformer import serving
-from jaxformer.serving.texts import Text
 
 
 def test_a_text_is_translated_with_what_the_search_knows():
@@ -84,23 +83,6 @@ def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
     assert (answer.status, answer.json["error"]["given"]) == (413, 40)
 
 
-@pytest.mark.parametrize(("gap", "cut"), [("\n", 0), (" ", 2)])
-def test_no_more_of_too_many_sentences_is_cut_than_tells_so(monkeypatch, gap, cut):
-    """Nothing if the lines are too many."""
-    texts = []
-
-    class Counted(Text):
-        def __init__(self, *given):
-            texts.append(given)
-            super().__init__(*given)
-
-    monkeypatch.setattr(serving.service, "Text", Counted)
-    body, limits = {"texts": [f"One.{gap}" * 20] * 9}, {"queue": 30}
-    answer = post("/v1/translate", body, limits=limits)
-    assert (answer.status, len(texts)) == (413, cut)
-    assert answer.json["error"]["given"] == 20 * (cut or 9)
-
-
 @pytest.mark.parametrize(
     ("body", "code", "field"),
     [
@@ -126,6 +108,29 @@ def test_a_wrong_field_is_named(body, code, field):
     error = answer.json["error"]
     assert (answer.status, error["code"], error["field"]) == (400, code, field)
     assert error["message"].startswith((field, "required", "send"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "found"),
+    [
+        ("EN-US", "deu_Latn", "en-de"),
+        ("de", "", "de-en"),
+        ("", "fr", "en-fr"),
+        ("", "", "missing"),
+        ("en", "", "missing"),
+        ("xx", "de", "unknown_language"),
+        ("en", "x" * 5000, "unknown_language"),
+        ("de", "fr", "unknown_pair"),
+        ("fr", "", "unknown_pair"),
+    ],
+)
+def test_languages_are_found_by_their_codes(source, target, found):
+    engines = [FakeEngine(pair) for pair in (("en", "de"), ("en", "fr"), ("de", "en"))]
+    body = {"text": "a", "source": source, "target": target}
+    answer = post("/v1/translate", body, *engines).json
+    model, error = answer.get("model"), answer.get("error")
+    assert found == (f"{model['source']}-{model['target']}" if model else error["code"])
+    assert len(str(error)) < 300
 
 
 def test_a_sentence_that_cannot_be_split_is_refused():

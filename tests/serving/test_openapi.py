@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from openapi_spec_validator import validate
 from serving.asgi import ask, post, served
 from serving.fake_service import FakeService
 
-from jaxformer.serving import deepl, libretranslate, native
 from jaxformer.serving.app import make_routes
 from jaxformer.serving.openapi import make_document
-from jaxformer.serving.schema import read
 
 
 @pytest.mark.parametrize("pairs", [(), (("en", "de"), ("de", "en"))])
@@ -93,45 +89,3 @@ def test_errors_are_what_the_document_says(path):
     operation = make_document(FakeService())["paths"][path]["post"]
     content = operation["responses"]["4XX"]["content"]["application/json"]
     jsonschema.validate(post(path, {"n_best": 1e9}).json, content["schema"])
-
-
-def values(schema):
-    """Return the strategy of what a schema allows."""
-    if "anyOf" in schema:
-        return st.one_of(map(values, schema["anyOf"]))
-    match schema:
-        case {"enum": words}:
-            return st.sampled_from(words)
-        case {"type": "object", "properties": fields, "required": required}:
-            own = {
-                name: values(each) for name, each in fields.items() if "not" not in each
-            }
-            needed = {name: own.pop(name) for name in required}
-            return st.fixed_dictionaries(needed, optional=own)
-        case {"type": "array", "items": items}:
-            return st.lists(values(items), min_size=schema["minItems"], max_size=3)
-        case {"type": "integer"}:
-            return st.integers(schema.get("minimum"), schema.get("maximum"))
-        case {"type": "boolean"}:
-            return st.booleans()
-    return st.text(min_size=schema.get("minLength", 0))
-
-
-FIELDS = {
-    operation.path: operation.fields
-    for protocol in (libretranslate, deepl, native)
-    for operation in protocol.operations(FakeService())
-    if operation.fields is not None
-}
-
-
-@pytest.mark.parametrize("path", FIELDS)
-def test_what_the_document_allows_is_read(path):
-    """Its languages are looked at later."""
-
-    @settings(max_examples=40, deadline=None)
-    @given(values(FIELDS[path]))
-    def check(body):
-        assert isinstance(read(FIELDS[path], body), dict)
-
-    check()

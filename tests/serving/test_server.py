@@ -1,7 +1,6 @@
 """The server around the application: its socket, and what it tells its operator."""
 
 import contextlib
-import gc
 import socket
 import time
 
@@ -26,12 +25,6 @@ def test_the_operator_is_told_once_that_all_programs_are_compiled(monkeypatch):
         time.sleep(0.3)
     assert said == [f"all {FakeEngine.programs} programs are compiled"]
     assert frozen == [0, 0]
-
-
-def test_what_compiling_makes_is_left_out_of_collections():
-    before, made = gc.get_freeze_count(), [[] for _ in range(100_000)]
-    with running():
-        assert gc.get_freeze_count() > before + len(made) // 2
 
 
 def test_a_port_is_bound_once():

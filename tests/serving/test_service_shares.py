@@ -71,29 +71,6 @@ def test_lines_without_words_cost_nothing():
     run_ready(service, work)
 
 
-def test_what_the_queue_has_no_room_for_costs_no_more_than_its_lines():
-    ready = threading.Event()
-    engine = FakeEngine(before=lambda *_: ready.wait(20))
-    service = Service([engine], ServingConfig(queue=4))
-
-    async def work():
-        rates = Rates(7)
-        tasks = await begin_many(service, 3, rates=rates)
-        with pytest.raises(ServingError, match="3 sentences wait"):
-            await begin(service, "One. Two. Three.", rates=rates)
-        tasks.append(begin(service, "x", rates=rates))
-        await asyncio.sleep(0)
-        with pytest.raises(ServingError, match="4 sentences wait"):
-            await begin(service, "", rates=rates)
-        ready.set()
-        await asyncio.gather(*tasks)
-        await begin(service, "y", rates=rates)
-        with pytest.raises(ServingError, match="7 sentences a minute"):
-            await begin(service, "z", rates=rates)
-
-    run_ready(service, work)
-
-
 def test_long_texts_of_clients_are_prepared_in_turns(monkeypatch):
     order, ready, encode = [], threading.Event(), Text.encode
 

@@ -86,6 +86,13 @@ def test_a_stream_of_a_text_without_words_is_done_at_once():
     assert (start, done, data["text"]) == ("start", "done", " - ")
 
 
+def test_no_sign_of_a_text_ends_a_line_of_an_event():
+    """Not for clients that split lines at all that Unicode calls a line end."""
+    text = "a\ud800\x85\u2028\u2029\x1c"
+    lines = post("/v1/translate/stream", {"text": text}).body.decode().splitlines()
+    assert [line[:4] for line in lines] == ["even", "data", ""] * 3
+
+
 def test_a_silent_stream_has_comments(monkeypatch):
     monkeypatch.setattr("jaxformer.serving.native._SILENCE", 0.02)
     engine = FakeEngine(before=slowly(0.2))

@@ -7,10 +7,9 @@ import pytest
 from serving.asgi import translate
 from serving.fake_engine import FakeEngine
 
-from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import PLAIN, RICH, TERMS
+from jaxformer.serving.programs import PLAIN, TERMS
 from jaxformer.serving.terms import Glossary
-from jaxformer.serving.texts import Query, Text, best_rows
+from jaxformer.serving.texts import Query, best_rows
 from jaxformer.translation.results import Hypothesis
 
 PARTS = ["a b c d e f g h", "i j k l m n o p", "q"]  # of at most eight words
@@ -67,25 +66,6 @@ def test_a_text_keeps_its_layout():
     assert (done.alternatives, done.unmet, done.source) == ([], [], "en")
 
 
-@pytest.mark.parametrize(
-    ("query", "kind"),
-    [
-        (Query("one"), PLAIN),
-        (Query("one", n_best=2), RICH),
-        (Query("one", prefix="EIN"), RICH),
-        (Query("one", alignment=True), RICH),
-        (Query("one", required=("EINS",)), TERMS),
-    ],
-)
-def test_a_search_does_no_more_than_is_asked_for(query, kind):
-    engine = FakeEngine()
-    (done,) = translate(query, engine=engine)
-    assert engine.batches == [(kind, ["one"])]
-    (hypothesis, *_) = done.sentences[0].hypotheses
-    assert (hypothesis.alignment is not None) == query.alignment
-    assert len(done.sentences[0].hypotheses) == query.n_best
-
-
 def test_texts_of_html_in_a_request_give_what_each_gives_alone():
     """Also broken ones, and those with the same objects and placeholders."""
     texts = [
@@ -99,12 +79,6 @@ def test_texts_of_html_in_a_request_give_what_each_gives_alone():
     assert alone[1:] == texts[1:]
 
 
-def test_required_phrases_are_refused_with_several_sentences():
-    with pytest.raises(ServingError, match="one sentence") as caught:
-        translate(Query("One. Two.", required=("EINS",)))
-    assert (caught.value.status, caught.value.field) == (400, "required")
-
-
 def test_terms_of_a_glossary_are_required_or_named():
     glossary = Glossary({"one": "EINS", "two": "impossible", "six": "unwritable"})
     engine = FakeEngine()
@@ -113,42 +87,6 @@ def test_terms_of_a_glossary_are_required_or_named():
     assert done.text == "ONE TWO. EINS THREE. SIX."
     assert done.unmet == ["impossible", "unwritable"]
     assert {kind for kind, _ in engine.batches} == {TERMS, PLAIN}
-
-
-def test_terms_within_html_are_met():
-    glossary = Glossary({"one two": "ONE TWO", "three": "drei"})
-    query = Query("One <b>two three</b>", format="html")
-    (done,) = translate(query, glossary=glossary)
-    assert done.unmet == []
-
-
-def test_placeholders_survive():
-    engine = FakeEngine()
-    (done,) = translate(Query("Delete {name} now. Done."), engine=engine)
-    assert done.text == "DELETE {name} NOW. DONE."
-    assert engine.batches == [(TERMS, ["Delete F1 now."]), (PLAIN, ["Done."])]
-
-
-def test_emoji_that_a_model_cannot_write_survive():
-    """In a sentence as placeholders; on a line of their own as layout."""
-    engine = FakeEngine()
-    (done,) = translate(Query("🎉\nGreat 🎉 news 🙂. 🎉🎉"), engine=engine)
-    assert done.text == "🎉\nGREAT 🎉 NEWS 🙂. 🎉🎉"
-    assert engine.batches == [(TERMS, ["Great F1 news 🙂."])]
-
-
-def test_digits_of_required_phrases_are_no_leak():
-    """Neither are those of a prefix and of a glossary."""
-    glossary = Glossary({"sheet": "TAFEL7"})
-    for query in (
-        Query("Open {x} now", required=("5",)),
-        Query("Open {x} now", prefix="Ö5"),
-        Query("Open {x} sheet"),
-    ):
-        engine = FakeEngine()
-        (done,) = translate(query, engine=engine, glossary=glossary)
-        assert set("57") & set(done.text)
-        assert len(engine.batches) == 1
 
 
 def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
@@ -161,34 +99,6 @@ def test_a_text_is_translated_around_placeholders_that_a_model_forgets():
     assert done.text == "FORGET {name} NOW. DONE."
     assert told == ["DONE.", "FORGET {name} NOW."]
     assert engine.batches[2:] == [(PLAIN, ["forget", "now."])]
-
-
-def test_a_long_sentence_with_placeholders_is_searched_once():
-    """Only its first part would be required to have the marks."""
-    engine = FakeEngine()
-    words = "one two three four five six seven eight nine"
-    (done,) = translate(Query(f"{words} {{n}} ten"), engine=engine)
-    assert done.text == f"{words.upper()} {{n}} TEN"
-    assert {kind for kind, _ in engine.batches} == {PLAIN}
-
-
-@pytest.mark.parametrize(
-    ("query", "aligned"),
-    [
-        (Query("<b>one</b>", format="html"), 1),
-        # Any of the beam may have a text that no better one has.
-        (Query("<b>one</b>", format="html", n_best=2), None),
-        (Query("one", n_best=2, alignment=True), None),
-        (Query("one", n_best=2), 0),
-        (Query("<b>one</b> {n}", format="html"), None),  # the one with all marks
-        (Query("one {n}"), 0),
-    ],
-)
-def test_no_translation_is_aligned_for_nothing(query, aligned):
-    text = Text(query, FakeEngine(), None)
-    text.encode()
-    (encoded,) = text.cuts[0].asks[0]
-    assert encoded.sentence[3] == aligned
 
 
 class RepeatingEngine(FakeEngine):

@@ -30,9 +30,9 @@ class Search:
 
 
 @contextlib.asynccontextmanager
-async def serving(search, *, rows=ROWS, capacity=1024, observe=None):
+async def serving(search, *, rows=ROWS, capacity=1024):
     """Run a batcher for the block, then let it finish the waiting jobs."""
-    batcher = Batcher(search, rows=rows, capacity=capacity, now=now, observe=observe)
+    batcher = Batcher(search, rows=rows, capacity=capacity, now=now)
     server = asyncio.create_task(batcher.serve())
     try:
         yield batcher
