@@ -60,26 +60,6 @@ def test_narrow_screens_need_no_side_scroll(page):
     assert page.script(wide) == 0
 
 
-def test_help_begins_at_its_beginning(page):
-    """On a small screen it is longer than the screen; nothing beside it stays light."""
-    resize(page.driver.execute_cdp_cmd, 360, 400)
-    page.translate(FILE)
-    page.script("arguments[0].focus()", page.words()[0])
-    page.press("?")
-    assert page.script("return document.getElementById('help').scrollTop") == 0
-    assert page.focused == "help-title"
-    page.press("TAB", "ENTER")
-    assert page.focused == "Öffnen"
-    size = {"width": 360, "height": 400, "deviceScaleFactor": 1, "mobile": False}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    page.press("?")
-    at_edge = (
-        "const {clientWidth} = document.documentElement;"
-        "return [1, clientWidth - 2].map(x => document.elementFromPoint(x, 5).id)"
-    )
-    assert page.script(at_edge) == ["help", "help"]
-
-
 def test_focus_is_not_lost_with_a_word_that_is_drawn_again(page):
     """An answer may come while the keys are read."""
     page.translate(FILE)
@@ -93,36 +73,12 @@ def test_focus_is_not_lost_with_a_word_that_is_drawn_again(page):
     page.wait(lambda: page.focused == "Öffnen")
 
 
-def test_focus_is_not_lost_with_a_word_that_goes(page):
-    """The next translation has fewer words."""
-    page.translate(FILE)
-    page.script("arguments[0].focus()", page.words()[-1])
-    page.script(
-        "const area = document.getElementById('text'); area.value = 'Close it.';"
-        "area.dispatchEvent(new Event('input'))"
-    )
-    page.wait(lambda: page.output == "Schließen es.")
-    assert page.focused == "Schließen"
-
-
 def open_words_in_small_window(page):
     resize(page.driver.execute_cdp_cmd, 320, 256)
     page.translate(FILE)
     page.script("arguments[0].focus()", page.words()[0])
     page.press("ENTER")
     page.wait_for_words()
-
-
-def test_the_chosen_word_of_a_list_is_in_sight(page):
-    """Where the list is taller than the window, as when the page is magnified."""
-    open_words_in_small_window(page)
-    for key in ("END", "HOME"):
-        page.press(key)
-        top, bottom, height = page.script(
-            "const {top, bottom} = document.querySelector('[role=option].active')"
-            ".getBoundingClientRect(); return [top, bottom, innerHeight]"
-        )
-        assert -1 <= top < bottom <= height + 1  # scrolled by whole pixels
 
 
 def test_the_list_of_words_fits_a_small_window(page):
@@ -140,29 +96,6 @@ def test_the_list_of_words_fits_a_small_window(page):
         assert inside
         assert height < window
     assert page.find(".active")[0].get_attribute("id") == "option-0"
-
-
-def test_the_source_of_a_focused_word_is_in_sight(page):
-    """Where both fit in the window."""
-    resize(page.driver.execute_cdp_cmd, 700, 600)  # one pane below the other
-    page.translate("\n".join([FILE] * 6))
-    move = (
-        "const {top} = arguments[0].getBoundingClientRect(); scrollBy(0, top - 20);"
-        "return document.querySelector('#text').getBoundingClientRect().bottom"
-    )
-    sights = (
-        "return [...document.querySelectorAll('.linked')].map(each => {"
-        " const {top, bottom} = each.getBoundingClientRect();"
-        " return top >= -1 && bottom <= innerHeight + 1; })"
-    )
-    page.press("HOME", held=("CONTROL",))
-    page.wait(lambda: page.linked() == (["Open"], ["Öffnen"]))
-    assert page.script(move, page.words()[0]) < 20
-    page.press("ESCAPE")
-    assert page.script(sights) == [True, True]
-    page.script(move, page.words()[0])
-    page.press("ARROW_RIGHT")
-    assert page.script(sights) == [True, True]
 
 
 def test_looks_follow_the_reader(page, browse):

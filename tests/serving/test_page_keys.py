@@ -29,18 +29,6 @@ def test_escape_leads_back_to_the_word_that_one_left(page):
     assert page.focused == "Das"
 
 
-def test_help_over_the_list_of_words_leads_back_to_the_word(page):
-    """The list is closed by then."""
-    page.translate(FILE)
-    page.script("arguments[0].focus()", page.words()[1])
-    page.press("ENTER")
-    page.wait_for_words()
-    page.press("?")
-    assert page.focused == "help-title"
-    page.press("ESCAPE")
-    page.wait(lambda: page.focused == "das")
-
-
 def test_letters_find_a_word_of_the_list(page):
     """The next word that begins with what is typed in quick succession, and round."""
     page.translate(FILE)

@@ -66,40 +66,6 @@ def test_attention_of_any_sentence_and_translation_is_shown(page):
     assert len(page.fake.asked("attention")) == 2
 
 
-def test_a_candidate_taken_in_a_panel_leaves_the_focus_there(page):
-    """Though all of the panel is drawn again."""
-    page.translate(FILE)
-    for tab, focused in (("Attention", "Cross-attention"), ("API", "curl")):
-        page.open_tab(tab)
-        page.press("TAB", "TAB")
-        assert page.script("return document.activeElement.closest('[role=tabpanel]')")
-        page.script("document.activeElement.dataset.old = ''")
-        page.press("2" if tab == "Attention" else "3", held=("ALT",))
-        page.wait(lambda: not page.find("[role=tabpanel] [data-old]"))
-        here = page.driver.switch_to.active_element
-        assert here.accessible_name == focused
-
-
-def test_keys_of_the_browser_do_nothing_in_panels(page):
-    """With Alt, Ctrl or Meta, as to go back: on a tab, a token and the matrix."""
-    page.script(  # the browser does not go back, but would
-        "window.left = []; addEventListener('keydown', event => {"
-        " if (event.key !== 'ArrowRight') return;"
-        " left.push(event.defaultPrevented); event.preventDefault(); })"
-    )
-    page.translate(FILE)
-    page.open_tab("Attention")
-    for selector in ("#tab-Attention", ".tokens button", "#map svg"):
-        if selector == "#map svg":
-            page.find("[aria-label=View] button")[1].click()
-        page.script("document.querySelector(arguments[0]).focus()", selector)
-        here = page.driver.switch_to.active_element
-        for held in ("ALT", "CONTROL", "META"):
-            page.press("ARROW_RIGHT", held=(held,))
-            assert page.driver.switch_to.active_element == here
-    assert page.script("return left") == [False] * 9
-
-
 def run_code_of_api_tab(page) -> tuple[str, str]:
     """Return what the shown Python and JavaScript print."""
     _, python, javascript, *_ = page.texts("#API pre")

@@ -72,53 +72,6 @@ def test_a_lost_server_is_found_again(page):
     page.wait(lambda: "Fenster" in page.output)
 
 
-def test_a_later_choice_drops_the_retry_of_one_that_failed(page):
-    """The word that the server could not search on from does not come back over the
-    candidate that was taken since; without a later choice it is taken.
-    """
-    for later in (True, False):
-        page.translate(FILE)
-        page.words()[1].click()
-        page.wait_for_words()
-        set_offline(page, True)
-        page.press("ENTER")
-        page.wait(lambda: "cannot be reached" in page.text("#problem"))
-        assert page.texts("#trail button") == []
-        if later:
-            page.press("3", held=("ALT",))
-            assert not page.find("#problem")[0].is_displayed()
-            shown = page.output
-        set_offline(page, False)
-        if later:
-            page.translate(f"{FILE} {ANIMAL}")
-            assert page.output == f"{shown} {GERMAN}"
-            assert page.fake.asked("translate") == []
-            page.translate(ANIMAL)
-    page.wait(lambda: page.fake.asked("translate"))
-    page.wait(lambda: page.output == "Öffnen dies Datei in ein neues Fenster.")
-
-
-def test_a_choice_that_fails_late_leaves_the_later_one(page):
-    """It was refused after another sentence and itself were changed again."""
-    page.translate(f"{FILE} {ANIMAL}")
-    page.script(
-        "const now = window.fetch; window.fetch = (path, options) =>"
-        " path === 'v1/translate' ? new Promise(go => { window.answer = go; })"
-        ".then(() => now(path, options)) : now(path, options);"
-    )
-    page.words()[1].click()
-    page.wait_for_words()
-    page.press("ENTER")
-    page.script("arguments[0].focus()", page.words(1)[0])
-    page.press("2", held=("ALT",))
-    shown = page.output
-    page.fake.refusals = [refusal(500, "internal", "Something failed: id 7.")]
-    page.script("window.answer()")
-    page.wait(lambda: "id 7" in page.text("#problem"))
-    assert page.texts("#trail button") == ["candidate 1 2 ↶"]
-    assert page.output == shown.replace("dies", "das")
-
-
 def test_a_silent_server_is_waited_for(page):
     """One that accepts requests and answers none: the page says so until it answers,
     also to what is written meanwhile, and goes on by itself.
@@ -183,26 +136,6 @@ def test_a_server_that_warms_up_is_followed(page):
     assert not page.find("#problem")[0].is_displayed()
 
 
-def test_a_server_that_was_lost_says_when_it_warms_up(page):
-    """Its programs are compiled again after it was restarted."""
-    set_offline(page, True)
-    page.write(FILE)
-    page.wait(lambda: "cannot be reached" in page.text("#problem"))
-    page.fake.warm = (7, 18)
-    set_offline(page, False)
-    page.wait(lambda: page.find("progress[value]"))
-    assert "warming up" in page.text("#problem")
-    assert "cannot be reached" not in page.text("#problem")
-    page.fake.warm = (8, 18)
-    page.wait(lambda: page.find("progress")[0].get_property("value") == 8)
-    set_offline(page, True)
-    page.wait(lambda: "cannot be reached" in page.text("#problem"))
-    assert not page.find("progress")
-    page.fake.warm = (18, 18)
-    set_offline(page, False)
-    page.wait(lambda: "Fenster" in page.output)
-
-
 def test_attention_is_drawn_when_the_server_is_back(page):
     """The panel that could not be drawn asks again, but not what is refused."""
     page.translate(FILE)
@@ -230,24 +163,6 @@ def test_a_slow_answer_says_that_the_server_compiles(page):
     page.wait(lambda: "compiles: 9 of 18 programs" in page.text("#status"))
     page.translate(FILE)
     assert "compiles" not in page.text("#status")
-
-
-def test_a_slow_list_of_words_says_that_the_server_compiles(page):
-    """To readers of the screen as well: the program of the first one compiles."""
-    page.translate(FILE)
-    page.fake.ready = (9, 18)
-    page.script(
-        "const now = window.fetch; window.fetch = (path, options) =>"
-        " path === 'v1/alternatives' ? new Promise(go => { window.answer = go; })"
-        ".then(() => now(path, options)) : now(path, options);"
-    )
-    page.script("arguments[0].focus()", page.words()[1])
-    page.press("ENTER")
-    said = "Reading the model, while the server still compiles: 9 of 18 programs."
-    page.wait(lambda: page.text("#others-note[role=status]") == said)
-    page.script("window.answer()")
-    page.wait_for_words()
-    assert page.text("#others-note") == ""
 
 
 def test_a_key_is_asked_for(page):

@@ -2,7 +2,6 @@
 
 import re
 
-from serving.fake_native import refusal
 from serving.opened_page import ANIMAL, FILE, GERMAN, THREE, THREE_GERMAN
 
 
@@ -78,18 +77,6 @@ def test_an_undone_choice_is_redone(page):
     assert page.text("#status") == "Nothing to redo."
 
 
-def test_a_choice_that_failed_is_not_redone(page):
-    """It was taken back because the server refused to search on."""
-    page.translate(FILE)
-    page.words()[1].click()
-    page.wait_for_words()
-    page.fake.refusals = [refusal(500, "internal", "Something failed: id 7.")]
-    page.press("ENTER")
-    page.wait(lambda: "id 7" in page.text("#problem"))
-    page.press("y", held=("CONTROL",))
-    assert page.text("#status") == "Nothing to redo."
-
-
 def test_readers_hear_names_once_and_source_words(page):
     """A screen reader is told what the marks show: the words of the source, and the
     probability; the name of a button is not its description as well.
@@ -117,33 +104,6 @@ def test_undo_without_a_choice_leaves_the_text(page):
     assert page.script("return document.getElementById('text').value") == (
         "Open the file."
     )
-
-
-def test_candidates_and_words_are_undone_in_turn(page):
-    """Each choice of a candidate is one of the trail, as that of a word; a choice that
-    there is not says so.
-    """
-    page.translate(FILE)
-    shown = [page.output]
-    page.press("2", held=("ALT",))
-    shown.append(page.output)
-    page.script("arguments[0].focus()", page.words()[4])
-    page.press("ENTER")
-    page.wait_for_words()
-    page.press("ENTER")
-    page.wait(lambda: "rest translated again" in page.text("#status"))
-    shown.append(page.output)
-    page.press("3", held=("ALT",))
-    assert page.texts("#trail button")[0] == "candidate 1 2 ↶"
-    assert len({*shown, page.output}) == 4
-    page.press("3", "9", held=("ALT",))  # taken already; not there
-    assert page.text("#status") == "There is no candidate 9."
-    while shown:
-        page.press("z", held=("CONTROL",))
-        assert page.output == shown.pop()
-    assert page.texts("#trail button") == []
-    page.press("z", held=("CONTROL",))
-    assert page.text("#status") == "Nothing to undo."
 
 
 def test_choices_last_while_the_text_grows(page):
@@ -197,26 +157,6 @@ def test_the_list_of_words_closes(page):
     assert page.focused == "text"
 
 
-def test_keys_while_the_list_opens_and_closes(page):
-    """A second key does not close a list that is late; a candidate that is taken from
-    the list leaves the focus at a word.
-    """
-    page.translate(FILE)
-    page.script(
-        "const now = window.fetch; window.fetch = (path, options) =>"
-        " path === 'v1/alternatives' ? new Promise(go => { window.answer = go; })"
-        ".then(() => now(path, options)) : now(path, options);"
-    )
-    page.script("arguments[0].focus()", page.words()[1])
-    page.press("ARROW_DOWN", "ARROW_DOWN", "ENTER")
-    assert page.text("#others") == "Reading the model…"
-    page.script("window.answer()")
-    page.wait_for_words()
-    page.press("2", held=("ALT",))
-    assert not page.find("#others")[0].is_displayed()
-    assert page.focused in page.texts("#output [role=button]")
-
-
 def test_escape_leads_back_from_everywhere(page):
     """To the text, and on to the translation of the word at the caret, which was
     written before its translation came.
@@ -234,23 +174,6 @@ def test_escape_leads_back_from_everywhere(page):
     page.script("document.getElementById('source').focus()")
     page.press("ESCAPE")  # closes what the browser opened
     assert page.focused == "source"
-
-
-def test_a_list_that_is_late_takes_no_focus(page):
-    """Who has moved on from a word, by an arrow key or Tab, gets no list of it."""
-    page.translate(FILE)
-    page.script(
-        "window.fetch = (path, {signal}) => new Promise(() => {"
-        " window.asked = signal; })"
-    )
-    for key, focused in (("ARROW_RIGHT", "Datei"), ("TAB", "copy")):
-        page.script("arguments[0].focus()", page.words()[1])
-        page.press("ENTER")
-        assert page.text("#others") == "Reading the model…"
-        page.press(key)
-        assert page.focused == focused
-        assert not page.find("#others")[0].is_displayed()
-        assert page.script("return asked.aborted")
 
 
 def test_the_caret_leads_into_the_translation(page):
@@ -381,12 +304,3 @@ def test_confidence_is_shown_by_patterns(page):
     }
     assert len(styles) == sum(bool(words) for words in shown.values()) >= 2
     assert not page.find("#output [title='probability 90 %']")
-
-
-def test_a_long_word_of_a_list_is_on_one_line(page):
-    """While there is room for it."""
-    page.translate("Voreinstellungen.")
-    page.words()[0].click()
-    page.wait_for_words()
-    heights = {each.rect["height"] for each in page.find("[role=option] b")}
-    assert len(heights) == 1
