@@ -6,8 +6,7 @@ import json
 import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
-from serving import fake_clock
-from serving.guarded import TEXT, client_of, make_guard
+from serving.asgi import ask, served
 
 from jaxformer.serving.access import Keys, make_key
 from jaxformer.serving.batcher import Batch
@@ -16,6 +15,7 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.log import RequestLog
 from jaxformer.serving.metrics import Metrics
 
+TEXT = "very-secret"
 NAMES = """
 requests counter route status
 request_duration_seconds histogram route
@@ -105,53 +105,48 @@ def test_openmetrics_are_written_on_request(metrics):
     }
 
 
-async def use(guard, key):
-    """Send what must not show anywhere, in every place of a request."""
-    headers = {"Authorization": f"Bearer {key}", "X-Request-ID": "known-id"}
-    async with client_of(guard) as client:
-        for path in (f"/translate/{TEXT}", f"/{TEXT}", "/fault", "/busy"):
-            for method in ("GET", "POST"):
-                await client.request(
-                    method,
-                    path,
-                    params={"q": TEXT, "api_key": key},
-                    json={"text": TEXT, "api_key": key},
-                    headers=headers,
-                )
-
-
 def test_no_text_key_or_address_is_in_logs_or_metrics():
     """In any part of a request, and with any error of the server."""
     key, line = make_key("ann")
-    stream, metrics = io.StringIO(), Metrics()
-    guard, _ = make_guard(
-        keys=Keys(dict([line.split(":")])),
-        finished=[metrics.finished, RequestLog(stream)],
-    )
-    fake_clock.run(use(guard, key))
-    logged, counted = stream.getvalue(), metrics.render()[0].decode()
-    assert len(logged.splitlines()) == 8
-    for secret in (*TEXT.split()[1:], key, line[-64:], "192.0.2.7"):
+    stream = io.StringIO()
+    body = {"text": f"{TEXT} poison", "q": TEXT, "target_lang": TEXT}
+
+    async def work(app, _):
+        for path in ("v1/translate", "translate", "v2/translate", TEXT):
+            for own in ({}, {"authorization": f"Bearer {key}"}):
+                where = f"/{path}?source={TEXT}&api_key={key}"
+                await ask(app, "POST", where, body, **own)
+                await ask(app, "GET", where, **own)
+        del body["q"], body["target_lang"]
+        await ask(app, "POST", "/v1/translate", body, **own)
+        return (await ask(app, "GET", "/metrics")).body.decode()
+
+    keys = Keys(dict([line.split(":")]))
+    counted = served(work, keys=keys, log=RequestLog(stream))
+    logged = stream.getvalue()
+    assert len(logged.splitlines()) == 18
+    for secret in ("secret", key, line[-64:], "127.0.0.1"):
         assert secret not in logged
         assert secret not in counted
     assert '"other"' in logged
+    assert '"RuntimeError"' in logged
 
 
 def test_labels_stay_few_whatever_clients_ask():
     """Another path, method or parameter makes no other series."""
-    metrics = Metrics()
-    guard, _ = make_guard(finished=[metrics.finished])
 
-    async def main(start):
-        async with client_of(guard) as client:
+    async def work(app, _):
+        counts = []
+        for start in (0, 100, 200):
             for number in range(start, start + 20):
-                await client.request(f"M{number}", f"/translate/{number}?a={number}")
-                await client.get(f"/{number}")
+                await ask(app, f"M{number}", f"/v1/translate?a={number}")
+                await ask(app, "GET", f"/{number}")
+            shown = await ask(app, "GET", "/metrics")
+            counts.append(shown.body.count(b"\njaxformer"))
+        return counts
 
-    fake_clock.run(main(0))
-    before = metrics.render()[0].count(b"\njaxformer")
-    fake_clock.run(main(100))
-    assert metrics.render()[0].count(b"\njaxformer") == before
+    _, before, after = served(work)
+    assert after == before
 
 
 def line_of(call, **options):
