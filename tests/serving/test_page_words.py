@@ -95,17 +95,6 @@ def test_readers_hear_names_once_and_source_words(page):
     assert described == ["Undoes the choices after it as well", "", ""]
 
 
-def test_undo_without_a_choice_leaves_the_text(page):
-    """The browser would undo the typing, far from the focused translation."""
-    page.find("#text")[0].send_keys("Open the file.")
-    page.wait(lambda: page.output == "Öffnen das Datei.")
-    page.script("arguments[0].focus()", page.words()[0])
-    page.press("z", held=("CONTROL",))
-    assert page.script("return document.getElementById('text').value") == (
-        "Open the file."
-    )
-
-
 def test_choices_last_while_the_text_grows(page):
     """A sentence whose source is unchanged keeps the words that were chosen in it."""
     page.translate(FILE)
@@ -155,25 +144,6 @@ def test_the_list_of_words_closes(page):
     page.script("arguments[0].focus()", page.words()[1])
     page.press("ESCAPE")
     assert page.focused == "text"
-
-
-def test_escape_leads_back_from_everywhere(page):
-    """To the text, and on to the translation of the word at the caret, which was
-    written before its translation came.
-    """
-    page.find("#text")[0].send_keys(FILE)
-    page.wait(lambda: page.output and page.find("#tab-API"))
-    for tab in ("tab-API", "copy"):
-        page.script("document.getElementById(arguments[0]).focus()", tab)
-        page.press("ESCAPE")
-        assert page.focused == "text"
-    page.press("ESCAPE")
-    assert page.focused == "Fenster."
-    page.press("ESCAPE")
-    assert page.focused == "text"
-    page.script("document.getElementById('source').focus()")
-    page.press("ESCAPE")  # closes what the browser opened
-    assert page.focused == "source"
 
 
 def test_the_caret_leads_into_the_translation(page):

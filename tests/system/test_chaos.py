@@ -15,7 +15,6 @@ from training.little import assert_same_run, steps_of
 
 import runs
 from jaxformer.errors import InputError
-from jaxformer.runs.training import TrainingConfig
 
 SCRIPT = runs.ROOT / "scripts" / "chaos.py"
 # It saves often, so that kills meet saves.
@@ -85,38 +84,6 @@ def test_chaos(processes, corpus, chaos, tmp_path):
     assert arrays >= {"['params'", "['training'"}
     assert any(line.startswith("counter position: ") for line in rest)
     assert rest[-1] == few
-
-
-def test_exit_codes(chaos):
-    """Only SIGKILL may end at once a process that has something to save; any other
-    code is a fault.
-    """
-
-    def known(name, stoppable):
-        codes, number = (-15, -9, 0, 1, 130), chaos.SIGNALS[name]
-        return [code for code in codes if chaos.is_known(code, number, stoppable)]
-
-    assert known("KILL", True) == known("KILL", False) == [-9]
-    assert known("TERM", True) == [130]
-    assert known("TERM", False) == [-15, 0, 130]
-
-
-def test_kills_are_drawn_from_the_seed(chaos):
-    """The same seed draws the same kills; all phases come equally often, in the order
-    of the run's steps, early enough and within the time that the phase lasts.
-    """
-    durations = {"starting": 3.0, "training": 0.5, "evaluating": 1.0, "saving": 0.1}
-    options = argparse.Namespace(kills=40, seed=3, signal="ANY")
-    config = TrainingConfig(steps=1_000, evaluate_every=100)
-    kills = chaos.plan(options, config, durations)
-    assert kills == chaos.plan(options, config, durations)
-    phases = sorted(kill.phase for kill in kills)
-    assert phases == sorted(10 * [*durations])
-    assert [kill.step for kill in kills] == sorted(kill.step for kill in kills)
-    for kill in kills:
-        assert 0 <= kill.step <= 800
-        assert 0.0 <= kill.seconds <= durations[kill.phase]
-    assert {kill.signal.name for kill in kills} == {"SIGKILL", "SIGTERM", "SIGINT"}
 
 
 def test_an_existing_run_is_not_touched(chaos, corpus, tmp_path):

@@ -236,13 +236,6 @@ def test_a_slice_is_gone_only_where_gcloud_says_so(tpu, refusal, code, words):
     assert ("create it" in said) == ("NOT_FOUND" in refusal)
 
 
-def test_a_command_for_a_slice_takes_no_argument(tpu):
-    code, said = tpu.run(POD, "install", "extra")
-    assert code == 2
-    assert "install takes no argument, not 'extra'" in said
-    assert not tpu.lines("calls")
-
-
 @pytest.mark.parametrize("given", ["cpu", ""])
 def test_flags_are_those_of_a_gpu_or_a_tpu(cluster, given):
     """Otherwise ``source`` fails with one line, and the shell goes on."""
@@ -268,12 +261,6 @@ def test_stopping_a_tpu_run(tpu):
     starts, ends = tpu.lines("said")[:2], tpu.lines("said")[2:]
     assert all("--distributed" in line for line in starts)
     assert ends == ["saved", "saved"]
-
-
-def test_a_tpu_slice_without_jaxformer(tpu):
-    for host in range(2):
-        shutil.rmtree(tpu.folder / f"host{host}/jaxformer")
-    assert tpu.run(POD, "train", "--x")[0] == 127
 
 
 def test_a_slurm_run_gets_its_arguments_and_flags(slurm):

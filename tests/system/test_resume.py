@@ -6,10 +6,7 @@ import errno
 import os
 import pty
 import resource
-import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -25,10 +22,8 @@ from training.little import (
 
 import runs
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data.corpus import TrainingText
-from jaxformer.training import engines, log, mesh
+from jaxformer.training import log
 from jaxformer.training import train as training
-from jaxformer.translation.translator import Translator
 
 FEW = {"training.steps": 8, "training.log_every": 2, "training.evaluate_every": 4}
 FEW |= {"training.checkpoint_every": 2, "data.num_buckets": 1}
@@ -53,69 +48,6 @@ def straight(corpus, tmp_path_factory):
         patch.setattr(training, "make_engine", cached_make_engine)
         assert runs.call(*arguments(run, {**corpus, **FEW})).code == 0
     return run
-
-
-def read_files(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.slow
-def test_sigterm_wherever_a_run_is(train, straight, tmp_path, monkeypatch):
-    """SIGTERM and Ctrl-C end the command with exit code 130: while the text is loaded
-    at once, and what is saved stays as it is; while the first step is compiled, an
-    evaluation translates or a checkpoint is written, with a saved state. In the end all
-    bits and records are those of a run that nobody stopped.
-    """
-    run, original = tmp_path / "run", mesh.make_train_step
-
-    def stop_in(owner, name, number=signal.SIGTERM):
-        """Run the command; it gets a signal at its first call of a method."""
-        method = getattr(owner, name)
-
-        def stopped(*given, **options):
-            patch.undo()
-            if name != "_save":
-                os.kill(os.getpid(), number)
-            result = method(*given, **options)
-            if name == "_save":
-                os.kill(os.getpid(), number)
-            return result
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, name, stopped)
-            done = train(run)
-        assert done.code == 130, done.err
-        return done.err.splitlines()[-1]
-
-    def make_train_step(*given, **options):
-        step = original(*given, **options)
-
-        def traced(*parts):
-            kill = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
-            kill.start()
-            return step(*parts)
-
-        return traced
-
-    stop_in(TrainingText, "load")
-    assert not run.exists()
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "make_engine", engines.make_engine)
-        patch.setattr(mesh, "make_train_step", make_train_step)
-        done = train(run)
-    assert (done.code, steps_of(run)) == (130, [1])
-    assert "SIGTERM: saved at step 1; the same command continues" in done.err
-    said = stop_in(CheckpointManager, "_save", signal.SIGINT)
-    assert said.startswith("SIGINT: saved at step 2;")
-    assert stop_in(Translator, "search").startswith("SIGTERM: saved at step 4;")
-    assert "valid/nll" not in read_records(run)[-1]
-    before = read_files(run)
-    stop_in(TrainingText, "load")
-    assert read_files(run) == before
-    done = train(run)
-    assert done.code == 0
-    assert f"resuming at step 4 of 8 in {run}" in done.err
-    assert_same_run(run, straight)
 
 
 def test_a_disk_that_is_full(train, straight, tmp_path, monkeypatch):
@@ -241,28 +173,3 @@ def test_a_closed_terminal_saves(processes, corpus, tmp_path):
     os.close(terminal)
     assert process.wait() == 130
     assert read_records(run)[-1]["step"] <= steps_of(run)[-1] < 10_000
-
-
-@pytest.mark.slow
-def test_interruptions_of_a_command_that_saves_nothing(processes, tmp_path):
-    """Ctrl-C ends it with 130, or with 0 where the whole output was written before;
-    there is never a traceback.
-    """
-    text = tmp_path / "text"
-    text.write_text("".join(f"{line}\n" for line in runs.sentences(20)))
-    score = [sys.executable, "-m", "jaxformer", "score", "--summary"]
-    score += [f"--workdir={runs.random_run()}", f"--source={text}", f"--target={text}"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    begun = time.monotonic()
-    expected, _ = processes.start(*score, **pipes)[0].communicate()
-    whole = time.monotonic() - begun
-    assert expected
-    for part in (0.3, 0.6, 0.9):
-        process, _ = processes.start(*score, **pipes)
-        try:
-            process.wait(part * whole)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=30)
-        assert said == b""
-        assert process.returncode == 130 or (process.returncode, out) == (0, expected)
