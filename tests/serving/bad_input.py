@@ -215,6 +215,7 @@ def _bad_forms(protocol):
         "not UTF-8": (f"{text}=%E4&{urlencode(pair)}".encode(), FORM, 400),
         "half an escape": (f"{text}=%&{urlencode(pair)}".encode(), FORM, 200),
         "2,000 fields": (b"&a=1" * 2_000, FORM, 400),
+        "JSON": (protocol.body(), FORM, 400),
         "2,000 parts": (part('name="a"', "") * 2_000 + b"--b--", MULTIPART, 400),
         "a part that is not UTF-8": (
             parts + part(f'name="{text}"', "ä").replace(b"\xc3", b"") + b"--b--",
