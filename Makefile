@@ -96,12 +96,12 @@ compile-%: $(VENV)-%/.tests
 accelerators: $(ACCELERATORS)  ## compile for TPUs and GPUs that are not there (make accelerators MARKED= for all)
 	$(MAKE) --jobs=2 --output-sync compile-cuda12 compile-tpu
 
-lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, shellcheck, and the size of the code for information
+lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, shellcheck, and the size of each room against its limit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/shellcheck --external-sources scripts/*.sh scripts/*.sbatch .ci/run
-	$(BIN)/python scripts/measure_code.py
+	$(BIN)/python scripts/measure_code.py --lower
 
 # The variable silences an announcement of the theme's.
 docs: $(VENV)/.docs  ## build the documentation into site/

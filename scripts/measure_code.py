@@ -1,26 +1,35 @@
 #!/usr/bin/env python3
-"""Print the size of the code: a line for each part of the package, then the package,
-the tests and the documentation.
+"""Print the size of the code: a line for each room of the package, then the package,
+the tests and the documentation. Fail where one is above its limit.
 
     python scripts/measure_code.py
+    python scripts/measure_code.py --lower
 
 Tokens are those of the tokenizer without comments, docstrings, line ends and
 indentation, so that neither the width of a line nor an explanation counts. The length
-of a function is that from its ``def`` to its last line, docstring included. Nothing
-asserts these figures.
+of a function is that from its ``def`` to its last line, docstring included.
+
+``[tool.jaxformer.budget]`` in pyproject.toml has the limit of each and its aim. A limit
+is the smallest size that was reached: ``--lower`` writes today's sizes where they are
+below it.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
+import re
 import statistics
+import sys
 import tokenize
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ROOT / "pyproject.toml"
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -70,39 +79,76 @@ def measure(path: Path) -> Size:
     return Size(source.count(b"\n"), len(tokens), functions)
 
 
-def show(name: str, sizes: list[Size]) -> None:
-    """Print a line of the table."""
+def count_words() -> int:
+    """Return the number of words of README and the pages."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+
+def show(name: str, sizes: list[Size], budget: dict[str, list[int]]) -> int:
+    """Print a line of the table, and return the tokens."""
     functions = [length for size in sizes for length in size.functions] or [0]
-    lines, tokens = [size.lines for size in sizes], [size.tokens for size in sizes]
-    print(
-        f"{name:16}{len(sizes):6}{sum(lines):8,}{sum(tokens):9,}{max(lines):9,}"
-        f"{statistics.median(functions):10.0f}{max(functions):9}"
+    lines, tokens = (
+        [size.lines for size in sizes],
+        sum(size.tokens for size in sizes),
     )
+    limit, aim = (f"{figure:,}" for figure in budget.get(name, (0, 0)))
+    print(
+        f"{name:16}{len(sizes):6}{sum(lines):8,}{tokens:9,}{limit:>9}{aim:>9}"
+        f"{max(lines):9,}{statistics.median(functions):10.0f}{max(functions):9}"
+    )
+    return tokens
 
 
-def main() -> None:
-    """Print the table."""
+def lower(found: dict[str, int], budget: dict[str, list[int]]) -> None:
+    """Write the sizes that are below their limits."""
+    text = PROJECT.read_text(encoding="utf-8")
+    start = text.index("[tool.jaxformer.budget]")
+    head, table = text[:start], text[start:]
+    for name, (limit, aim) in budget.items():
+        size = min(limit, found.get(name, 0))
+        table = re.sub(
+            rf"^{name} = .*$", f"{name} = [{size}, {aim}]", table, flags=re.MULTILINE
+        )
+    if head + table != text:
+        PROJECT.write_text(head + table, encoding="utf-8")
+
+
+def main() -> int:
+    """Print the table, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lower", action="store_true", help="lower the limits")
+    options = parser.parse_args()
+    budget = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
+    budget = budget["tool"]["jaxformer"]["budget"]
     rooms: dict[str, list[Size]] = defaultdict(list)
     for path in sorted((ROOT / "jaxformer").rglob("*.py")):
         inside = path.relative_to(ROOT / "jaxformer")
-        rooms[inside.parts[0] if len(inside.parts) > 1 else "."].append(measure(path))
-    print(
-        f"{'':16}{'files':>6}{'lines':>8}{'tokens':>9}{'longest':>9}{'function':>10}{'longest':>9}"
-    )
-    for name, sizes in sorted(
-        rooms.items(), key=lambda room: -sum(size.tokens for size in room[1])
-    ):
-        show(name, sizes)
-    show("jaxformer", [size for sizes in rooms.values() for size in sizes])
+        rooms[inside.parts[0] if len(inside.parts) > 1 else "top"].append(measure(path))
+    rooms["jaxformer"] = [size for sizes in rooms.values() for size in sizes]
     for name in ("tests", "scripts", "configs"):
-        show(name, [measure(path) for path in sorted((ROOT / name).rglob("*.py"))])
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        rooms[name] = [measure(path) for path in sorted((ROOT / name).rglob("*.py"))]
     print(
-        "documentation:"
-        f" {sum(len(page.read_text(encoding='utf-8').split()) for page in pages):,}"
-        " words"
+        f"{'':16}{'files':>6}{'lines':>8}{'tokens':>9}{'limit':>9}{'aim':>9}"
+        f"{'longest':>9}{'function':>10}{'longest':>9}"
     )
+    found = {name: show(name, sizes, budget) for name, sizes in rooms.items()}
+    found["words"] = count_words()
+    limit, aim = budget["words"]
+    print(f"documentation: {found['words']:,} words (limit {limit:,}, aim {aim:,})")
+    if options.lower:
+        lower(found, budget)
+    above = [name for name, size in found.items() if size > budget.get(name, (0, 0))[0]]
+    for name in above:
+        print(
+            f"{name} is above its limit: delete as much as came, or move the limit with"
+            " that of a room that shrank",
+            file=sys.stderr,
+        )
+    return int(bool(above))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
