@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.functional import layers
 from jaxformer.functional.int8 import (
     multiply_int8,
     multiply_int8_rows,
@@ -97,3 +98,9 @@ def test_rows_of_all_kinds():
     x = jnp.ones((2, 8)).at[1, 3].set(jnp.nan)
     found = multiply_int8(x, small(np.ones((8, 3), np.float32), (0,)))
     np.testing.assert_array_equal(np.isnan(found), [[False] * 3, [True] * 3])
+
+
+def test_a_linear_map_keeps_the_type_of_its_input():
+    x = draw(8, 3, 64).astype(jnp.bfloat16)
+    output = jax.eval_shape(layers.linear, x, small(draw(9, 64, 32), (0,)))
+    assert output.dtype == jnp.bfloat16

@@ -152,6 +152,41 @@ def test_every_option_of_a_search_holds_for_a_stream_too(settings):
     assert whole != [generate([prompt], plain)[0] for prompt in REPETITIVE]
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_of_prompt_and_continuation_occurs_twice(
+    made, monkeypatch, beam_size, size
+):
+    """Apart from those that the prompt has twice by itself; without the option some
+    do.
+    """
+    searched = []
+    search_batch = generator_module.search_batch
+
+    def keep(models, sentences, *rest, **options):
+        found = search_batch(models, sentences, *rest, **options)
+        tokens = found.tokens[:, 0, :].tolist()
+        lengths = found.lengths[:, 0].tolist()
+        searched.extend(
+            (each.ids, own[:length])
+            for each, own, length in zip(sentences, tokens, lengths, strict=False)
+        )
+        return found
+
+    def repeated(tokens):
+        ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+        return len(ngrams) - len(set(ngrams))
+
+    monkeypatch.setattr(generator_module, "search_batch", keep)
+    for ngram in (0, size):
+        searched.clear()
+        decoding = DecodingConfig(beam_size=beam_size, no_repeat_ngram=ngram)
+        made[0].generate(REPETITIVE, most=9, decoding=decoding)
+        more = [repeated(ids + own) > repeated(ids) for ids, own in searched]
+        assert len(more) == len(REPETITIVE)
+        assert any(more) == (not ngram)
+
+
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory):
     lines = tokenizer_folders.sentences()[:300]
