@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import runs
 from jaxformer.cli.output import (
     check_output,
+    open_input,
     open_output,
     read_input,
     show_progress,

@@ -36,7 +36,7 @@ def parse_little(**changes):
         ("training.steps", "many", "must be of type int, not 'many' of type str"),
         ("training.steps", True, "must be of type int, not True of type bool"),
         ("training.steps", 0, "must be at least 1, not 0"),
-        ("training.steps", 10**99, "at most 1,000,000,000, not a number of 329 bits"),
+        ("training.steps", 10**99, "at most 1,000,000,000, not 1000000"),
         ("training.learning_rate", math.nan, "must be above 0, not nan"),
         ("training.z_loss", 10**400, "must be at most 1e+30, not inf"),
         ("training.ema_decay", 1.0, "must be below 1, or None, not 1.0"),
