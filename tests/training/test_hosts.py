@@ -135,6 +135,7 @@ def make_run(directory, count):
         valid=[pair for pair in runs.pairs() if len(pair.source) < 60][:20],
         vocabularies=vocabularies,
         valid_languages=("en", "de"),
+        report=str,
     )
     return run, Transformer(config.model), runs.random_params(config.model)
 
