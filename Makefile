@@ -1,5 +1,7 @@
 # make quickstart and make test are all that a new clone needs; make help lists the rest.
 
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,11 +13,14 @@ CPU := GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=109951
 PYTEST := $(BIN)/python -m pytest --ignore=tests/accelerators --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 # Images of containers set it: each of the many processes of the tests would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# On a terminal one line shows what pip does; elsewhere pip is quiet.
+SHOWN := $(if $(shell test -t 2 && echo terminal),--progress-bar=off | { while IFS= read -r line; do \
+	printf '\r\033[K%.75s' "$$line"; done; printf '\r\033[K'; } >&2,--quiet)
 # By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
 EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
 
-.PHONY: help environment quickstart test accelerators accelerators-environments lint docs check dist clean
+.PHONY: help environment quickstart notebook test accelerators accelerators-environments lint docs check dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,38 +32,46 @@ $(VENV)/.environment: pyproject.toml constraints.txt
 		{ echo "jaxformer needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing jaxformer into $(VENV) (about a minute)"
-	@$(EDITABLE) '.[train]'
+	@$(EDITABLE) '.[train]' $(SHOWN)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.environment
 	@echo "installing what the tests need into $(VENV)"
-	@$(EDITABLE) '.[test]'
+	@$(EDITABLE) '.[test]' $(SHOWN)
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.environment
-	@$(EDITABLE) '.[lint]'
+	@$(EDITABLE) '.[lint]' $(SHOWN)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.environment
-	@$(EDITABLE) '.[docs]'
+	@$(EDITABLE) '.[docs]' $(SHOWN)
 	@touch $@
 
+# Say what runs as one would type it, and run it.
+define run
+@echo; echo '$$ $(3)jaxformer $(1)'; $(3)$(2) $(BIN)/jaxformer $(1)
+endef
+
 quickstart: environment  ## train, score, translate and draw on the bundled corpus
-	$(CPU) $(BIN)/jaxformer train --config=configs/quickstart.py --workdir=$(RUN)
-	$(CPU) $(BIN)/jaxformer evaluate --workdir=$(RUN)
-	printf 'Insert a new table.\nOpens the dialog for the selected object.\nYou can change the color of the text.\n' \
-		| $(BIN)/jaxformer translate --workdir=$(RUN)
-	$(BIN)/jaxformer attention --workdir=$(RUN) "Insert a new table."
-	@echo
-	@echo "Everything lies in $(RUN):"
-	@echo "  results.json               the test score with its signature"
-	@echo "  hypotheses.*.txt           the translations that were scored"
-	@echo "  curve.png, metrics.jsonl   the learning curve and its numbers (tensorboard --logdir $(RUN)/tensorboard)"
-	@echo "  attention/attention.html   what the model attends to, for the browser"
-	@echo "Next:"
-	@echo "  echo 'Delete the row.' | $(BIN)/jaxformer translate --workdir=$(RUN)"
-	@echo "  $(BIN)/jaxformer info --workdir=$(RUN)"
-	@echo "  $(BIN)/jaxformer train --help   for your own text"
+	$(call run,train --config=configs/quickstart.py --workdir=$(RUN),$(CPU))
+	$(call run,evaluate --workdir=$(RUN),$(CPU))
+	$(call run,translate --workdir=$(RUN),$(CPU),printf "Insert a new table.\nOpens the dialog.\nYou can change the color of the text.\n" | )
+	$(call run,attention --workdir=$(RUN) "Insert a new table.")
+	@printf '%s\n' "" "Everything lies in $(RUN):" \
+		"  results.json               the test score with its signature" \
+		"  hypotheses.*.txt           the translations that were scored" \
+		"  curve.png, metrics.jsonl   the learning curve and its numbers" \
+		"  attention/attention.html   what the model attends to, for the browser" \
+		"It knows sentences of an office program. Translate in the browser, or in the terminal:" \
+		"  source $(BIN)/activate" \
+		"  jaxformer serve --workdir=$(RUN)" \
+		"  echo 'Delete the row.' | jaxformer translate --workdir=$(RUN)" \
+		"  jaxformer train --help     for your own text"
+
+notebook: environment  ## open the notebook on the paper in a browser
+	@$(PIP) jupyterlab $(SHOWN)
+	$(BIN)/jupyter lab docs/notebooks/from_attention_to_a_model.ipynb
 
 # make test leaves out what is marked slow; make check runs it too. Without PyTorch the
 # parity tests stay out, and the first line says how many.
@@ -112,7 +125,7 @@ check: lint test  ## the linters and every test: all that has to pass before a c
 
 # The wheel is built from the sdist, which so is known to hold all that it takes.
 dist: $(VENV)/.environment  ## build the wheel and the sdist into dist/
-	@$(PIP) build
+	@$(PIP) build $(SHOWN)
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environment and what tools left behind; runs/ stays

@@ -15,7 +15,7 @@ from jaxformer.cli.arguments import (
 )
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, write_output
-from jaxformer.errors import UsageError, require
+from jaxformer.errors import UsageError
 from jaxformer.search.config import DecodingConfig
 from jaxformer.serving.config import ServingConfig, Site
 
@@ -66,13 +66,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve."""
-    for package in (
-        "starlette",
-        "uvicorn",
-        "python_multipart",
-        "prometheus_client",
-    ):
-        require(package, "serve")
     from jaxformer.serving.engine import load_engines
     from jaxformer.serving.server import serve
 

@@ -62,7 +62,7 @@ class Cleaning:
     unicode_normalization: UnicodeNormalization = key(
         "none", choices=("none", "NFC", "NFKC"), changes="tokens"
     )
-    # Drop pairs with a side that is surely in another language. Needs the extra langid.
+    # Drop pairs with a side that is surely in another language. Needs the extra data.
     detect_languages: bool = key(False, changes="tokens")
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class DataConfig(Cleaning):
     # the three-way tied embedding needs it. False trains one for each.
     shared_vocabulary: bool = key(True, changes="tokens")
     # "bpe" (the paper's), "unigram", or "bytes": byte-level BPE as in GPT-2, which
-    # keeps white space and line ends and spells everything (extra huggingface).
+    # keeps white space and line ends and spells everything.
     vocabulary_model: VocabularyModel = key(
         "bpe", choices=("bpe", "unigram", "bytes"), changes="tokens"
     )

@@ -144,7 +144,7 @@ def _prepare_tfds(builder: Any, name: str) -> Any:
     with quiet("absl"):
         if builder.is_prepared():
             return builder
-    wmt = require("tensorflow_datasets.translate.wmt", "tfds")
+    wmt = require("tensorflow_datasets.translate.wmt", "data")
     # before gigabytes are fetched
     if isinstance(builder, wmt.WmtTranslate) and find_spec("tensorflow") is None:
         year, config = builder.name.partition("_")[0], builder.builder_config.name
@@ -153,7 +153,7 @@ def _prepare_tfds(builder: Any, name: str) -> Any:
             " once: pip install tensorflow; or read"
             f" hf:wmt/{year}#{config}/train, which needs none"
         )
-    download = require("tensorflow_datasets.core.download", "tfds")
+    download = require("tensorflow_datasets.core.download", "data")
     failures = (
         ModuleNotFoundError,
         OSError,
@@ -182,8 +182,8 @@ def _prepare_tfds(builder: Any, name: str) -> Any:
 
 def _tfds_builder(name: str, **options: str) -> Any:
     """Find a builder by name: of the package, or prepared in the folder."""
-    tfds = require("tensorflow_datasets", "tfds")
-    require("tensorflow_datasets.translate", "tfds")  # it registers the names of WMT
+    tfds = require("tensorflow_datasets", "data")
+    require("tensorflow_datasets.translate", "data")  # it registers the names of WMT
     hide_gpus_from_tensorflow()
     try:
         with quiet("absl"):
@@ -276,7 +276,7 @@ def records_hf(rest: str) -> Iterator[tuple[dict[str, Any], str]]:
 def _open_hf(rest: str) -> Any:
     """Open one split."""
     name, config, split = split_hf(rest)
-    datasets = require("datasets", "hf")
+    datasets = require("datasets", "data")
     folder = Path(name).expanduser()
     if name.startswith((".", "/", "~")) and not folder.exists():
         # not the name of a data set of the hub

@@ -89,5 +89,5 @@ def rank_languages(text: str, languages: Sequence[str]) -> list[tuple[str, float
 @functools.cache
 def _identifier() -> Any:
     """Load the model once a process; it takes a second or two."""
-    langid = require("py3langid.langid", "langid")
+    langid = require("py3langid.langid", "data")
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)

@@ -15,9 +15,9 @@ name                                 data
 ``synthetic:reverse/train``          letters to reverse; also ``/valid``, ``/test``
 ``synthetic:copy/train``             letters to copy; also ``/valid``, ``/test``
 ``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared when it is first
-                                     read, with TensorFlow; extra ``tfds``
+                                     read, with TensorFlow; extra ``data``
 ``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and
-                                     config if any, split; extra ``hf``
+                                     config if any, split; extra ``data``
 ``hf:FOLDER/train``                  a local folder of the same library
 ``sacrebleu:wmt14/full``             a test set of sacreBLEU
 ``prepared:FOLDER``                  from ``jaxformer prepare``; only for training,

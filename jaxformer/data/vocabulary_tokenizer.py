@@ -179,7 +179,7 @@ def _special_names(backend: Any) -> dict[str, str]:
 
 
 def _load(content: bytes) -> Any:
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     try:
         return tokenizers.Tokenizer.from_buffer(content)
     except Exception:  # the library raises no other class

@@ -189,7 +189,7 @@ def train_bytes(sentences: Iterable[str], size: int, special: Sequence[str]) -> 
     Raises:
         InputError: the text cannot be read or does not allow ``size`` pieces.
     """
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     level = tokenizers.pre_tokenizers.ByteLevel
     backend.pre_tokenizer = level(add_prefix_space=False)

@@ -155,5 +155,5 @@ def _load_tokenizer(language: str | None) -> Callable[[str], str]:
     """Return the function that tokenises a line."""
     if language is None:
         return str
-    moses = require("sacremoses", "moses").MosesTokenizer(lang=language)
+    moses = require("sacremoses", "data").MosesTokenizer(lang=language)
     return lambda line: moses.tokenize(line, return_str=True)

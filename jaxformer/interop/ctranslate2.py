@@ -128,7 +128,7 @@ def save(
             num_heads, a wrong number of tokens, or the package ctranslate2 is missing.
     """
     _check(config, tokens)
-    specs = require("ctranslate2.specs", "ctranslate2")
+    specs = require("ctranslate2.specs", "interop")
     spec = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,

@@ -58,8 +58,8 @@ def save(folder: Path, translator: Translator, decoding: DecodingConfig) -> None
     Raises:
         InputError: a package is missing.
     """
-    require("flatbuffers", "stablehlo")
-    safetensors = require("safetensors.numpy", "stablehlo")
+    require("flatbuffers", "interop")
+    safetensors = require("safetensors.numpy", "interop")
     config = translator.model.config
     config, params = prepare(config, translator.params, decoding.precision)
     # Kernels and transposed tables are for the device of this machine.

@@ -201,7 +201,7 @@ def test_a_language_without_its_package(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "py3langid"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "py3langid", None)
-    message = r"py3langid, which is not installed: pip install 'jaxformer\[langid\]'"
+    message = r"py3langid, which is not installed: pip install 'jaxformer\[data\]'"
     with pytest.raises(InputError, match=message):
         clean([], Cleaning(detect_languages=True), Counts(), languages=LANGUAGES)
     assert run([Pair("a", "b")], Cleaning())[1].kept == 1

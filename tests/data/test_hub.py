@@ -25,8 +25,8 @@ def test_gpus_are_hidden_from_a_tensorflow_that_is_loaded(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
-        ("tfds:a/b/train", "tensorflow_datasets", "tfds"),
-        ("hf:a/train", "datasets", "hf"),
+        ("tfds:a/b/train", "tensorflow_datasets", "data"),
+        ("hf:a/train", "datasets", "data"),
         ("sacrebleu:wmt14", "sacrebleu", "train"),
     ],
 )

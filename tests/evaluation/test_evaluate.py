@@ -149,7 +149,7 @@ def test_wrong_references_are_found_before_the_work(monkeypatch):
     for given, options, said in (
         (pairs(), {"more_references": [["a"]]}, "reference 2 has 1 lines for 64"),
         (pairs(), {"metrics": choose_metrics(["f1"])}, "f1 scores .* reference 1 is"),
-        (pairs(), {"metrics": moses}, r"pip install 'jaxformer\[moses\]'"),
+        (pairs(), {"metrics": moses}, r"pip install 'jaxformer\[data\]'"),
     ):
         with pytest.raises(InputError, match=said):
             evaluate.evaluate(translator(), given, "odd", **options)

@@ -101,6 +101,6 @@ def test_raw_text_is_tokenised(monkeypatch):
     assert "|tok:moses-de|" in found.signature
     assert sorted(seen) == ["das Haus-Tor da .", "das Haus-Tor da."]
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    said = r"needs the package sacremoses.*jaxformer\[moses\]"
+    said = r"needs the package sacremoses.*jaxformer\[data\]"
     with pytest.raises(InputError, match=said):
         score(metric, ["a"], ["a"])

@@ -183,7 +183,7 @@ def test_an_unknown_type_lists_the_known(tmp_path):
 def test_a_missing_package_names_its_extra(read, tmp_path, monkeypatch):
     read("BART").save(tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(InputError, match=r"tokenizers.*jaxformer\[huggingface\]"):
+    with pytest.raises(InputError, match=r"tokenizers.*jaxformer\[train\]"):
         Vocabularies.load(tmp_path)
 
 

@@ -9,7 +9,6 @@ import json
 import shutil
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -186,7 +185,7 @@ def test_requests_in_flight_are_answered_at_the_end(server):
     assert server.process.wait(20) == 0
 
 
-def test_mistakes_of_the_command_line_have_one_line_each(tmp_path, monkeypatch):
+def test_mistakes_of_the_command_line_have_one_line_each(tmp_path):
     given = f"--workdir={runs.random_run()}"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -210,6 +209,3 @@ def test_mistakes_of_the_command_line_have_one_line_each(tmp_path, monkeypatch):
         outcome = runs.call("serve", "--port=0", *options)
         assert outcome.code == code, outcome
         assert words in outcome.error
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    outcome = runs.call("serve", given)
-    assert (outcome.code, "jaxformer[serve]" in outcome.error) == (1, True)

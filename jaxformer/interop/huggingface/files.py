@@ -150,7 +150,7 @@ def _read_shards(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _map_tensors(path: Path) -> dict[str, np.ndarray]:
-    safetensors = require("safetensors", "huggingface")
+    safetensors = require("safetensors", "train")
     _check_kind(path)
     try:
         # Checks that the header fits the file: types, shapes and offsets.

@@ -228,7 +228,7 @@ def _with_frame(content: bytes, template: Template, pieces: dict[str, str]) -> b
     """Add the tokens around one text or two to a ``tokenizer.json``."""
     if "{bos}" not in template.source:
         return content
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     backend = tokenizers.Tokenizer.from_buffer(content)
     special = {f"{{{name}}}": piece for name, piece in pieces.items()}
     place = template.source.index(TEXT2)

@@ -24,7 +24,7 @@ def build_word_pieces(folder: Path, options: Mapping[str, Any]) -> bytes:
     Raises:
         InputError: the file is damaged, or has no piece for unknown text.
     """
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     try:
         pieces = (folder / WORDS).read_text("utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +62,7 @@ def build_byte_level(
     Raises:
         InputError: a file is damaged.
     """
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     backend = _read_merges(folder)
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
         add_prefix_space=bool(options.get("add_prefix_space", False))
@@ -79,7 +79,7 @@ def build_gpt(folder: Path) -> bytes:
     Raises:
         InputError: a file is damaged.
     """
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     end = "</w>"
     backend = _read_merges(folder, end_of_word_suffix=end, unk_token="<unk>")
     backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
@@ -90,7 +90,7 @@ def build_gpt(folder: Path) -> bytes:
 
 
 def _read_merges(folder: Path, **options: Any) -> Any:
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     files = str(folder / PIECES), str(folder / MERGES)
     try:
         model = tokenizers.models.BPE.from_file(*files, **options)

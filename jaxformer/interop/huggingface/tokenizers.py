@@ -136,7 +136,7 @@ def names_of(vocabulary: Vocabulary) -> list[str | None]:
         return json.loads(vocabulary.files[PIECES])["pieces"]
     if TOKENIZER not in vocabulary.files:
         return [*vocabulary.pieces(range(vocabulary.size))]
-    tokenizers = require("tokenizers", "huggingface")
+    tokenizers = require("tokenizers", "train")
     ids = tokenizers.Tokenizer.from_buffer(vocabulary.files[TOKENIZER]).get_vocab()
     found: list[str | None] = [None] * vocabulary.size
     for name, id_ in ids.items():
@@ -238,7 +238,7 @@ def _read_tokenizer(path: Path, languages: Iterable[str]) -> Vocabulary:
     """Read a tokenizer.json; pieces of languages in it become special."""
     try:
         found = TokenizerVocabulary(path.read_bytes())
-        backend = require("tokenizers", "huggingface").Tokenizer.from_file(str(path))
+        backend = require("tokenizers", "train").Tokenizer.from_file(str(path))
         missing = sorted(languages - found.languages.keys())
         own = [code for code in missing if backend.token_to_id(code) is not None]
         if not own:
