@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-r"""Run the examples of docs/decoding-examples.md, and show which outputs differ.
+r"""Run the examples of README and docs, and show which outputs differ.
 
-    python scripts/decoding_examples.py --workdir=runs/quickstart    # prints a diff
-    python scripts/decoding_examples.py --workdir=runs/quickstart --write    # update it
+    python scripts/examples.py --workdir=runs/quickstart    # prints a diff
+    python scripts/examples.py --workdir=runs/quickstart --write    # update the pages
 
 An example is a block of the language console: lines that begin with "$ " are commands,
 a backslash at the end continues one, and what follows is their output.
 Each runs in a bash of its own, in a folder in which runs/quickstart is a copy of
---workdir; what it says on standard error is shown too. Another model than the page's
-gives other translations.
+--workdir; what it says on standard error is shown too. Another model than the pages'
+gives other translations and scores. --write also takes over the pictures of the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from pathlib import Path
 from jaxformer.cli.main import DONE, FAILED, report
 from jaxformer.errors import InputError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "decoding-examples.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PICTURES = {
+    "curve.png": "quickstart-curve.png",
+    "attention/cross.png": "quickstart-attention.png",
+}
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
 
@@ -44,7 +49,7 @@ def run(command: str) -> str:
     own = f'jaxformer() {{ {shlex.quote(sys.executable)} -m jaxformer.cli.main "$@"; }}'
     done = subprocess.run(
         ["bash", "-c", f"{own}\n{command}"],
-        env=os.environ | {"PYTHONPATH": str(PAGE.parents[1])},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
@@ -80,18 +85,23 @@ def working_copy(workdir: Path) -> Iterator[None]:
 
 
 def examples(workdir: Path, *, write: bool) -> int:
-    """Run all examples with a run; print what differs, or write it into the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    with working_copy(workdir.resolve()):
-        present = replay(page)
-    if write:
-        PAGE.write_text(present, encoding="utf-8")
-        return DONE
-    lines = difflib.unified_diff(
-        page.splitlines(), present.splitlines(), "page", "present", lineterm="", n=1
-    )
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    return DONE if page == present else FAILED
+    """Run all examples with a run; print what differs, or write it into the pages."""
+    code, workdir = DONE, workdir.resolve()
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        if not BLOCK.search(page):
+            continue
+        with working_copy(workdir):
+            present = replay(page)
+        if write:
+            path.write_text(present, encoding="utf-8")
+        elif page != present:
+            code, lines = FAILED, (page.splitlines(), present.splitlines())
+            diff = difflib.unified_diff(*lines, path.name, "present", lineterm="", n=1)
+            sys.stdout.writelines(f"{line}\n" for line in diff)
+    for made, shown in PICTURES.items() if write else ():
+        shutil.copy(workdir / made, ROOT / "docs" / "images" / shown)
+    return code
 
 
 def main() -> int:
@@ -106,7 +116,7 @@ def main() -> int:
         help="the run of make quickstart",
     )
     parser.add_argument(
-        "--write", action="store_true", help="put what comes out into the page"
+        "--write", action="store_true", help="put what comes out into the pages"
     )
     chosen = parser.parse_args()
     try:

@@ -13,7 +13,7 @@ from jaxformer.cli import translate
 from jaxformer.errors import InputError
 from jaxformer.translation.translator import Translator
 
-SCRIPT = runs.ROOT / "scripts" / "decoding_examples.py"
+SCRIPT = runs.ROOT / "scripts" / "examples.py"
 # Where text goes, how much of it is worked on at a time, languages, and what the
 # page's model never writes.
 WITHOUT_EXAMPLE = {"help", "output", "window", "batch_size", "tokens_per_batch"}
@@ -22,12 +22,12 @@ WITHOUT_EXAMPLE |= {"target_language", "to", "from", "no_unknown", "distinct"}
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("decoding_examples_script", SCRIPT)
+    spec = importlib.util.spec_from_file_location("examples_script", SCRIPT)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["decoding_examples_script"] = module
+    sys.modules["examples_script"] = module
     spec.loader.exec_module(module)
     yield module
-    del sys.modules["decoding_examples_script"]
+    del sys.modules["examples_script"]
 
 
 def test_the_page_shows_every_option(script):
@@ -35,7 +35,7 @@ def test_the_page_shows_every_option(script):
     Each block prints something, first something other than after it. Commands and
     outputs put together again are the page.
     """
-    page = script.PAGE.read_text(encoding="utf-8")
+    page = (runs.ROOT / "docs" / "decoding-examples.md").read_text(encoding="utf-8")
     blocks, commands = script.BLOCK.findall(page), []
     assert len(blocks) == page.count("```console")
     for block in blocks:
