@@ -26,10 +26,12 @@ def get_config():
     config.data.tokens_per_batch = 1_200
     config.data.num_buckets = 6
 
-    config.training.steps = 2_800
-    config.training.warmup_steps = 800
+    config.training.steps = 2_000
+    config.training.schedule = "cosine"
+    config.training.learning_rate = 3e-3
+    config.training.warmup_steps = 300
     config.training.log_every = 100
-    config.training.evaluate_every = 700
-    config.training.checkpoint_every = 700
+    config.training.evaluate_every = 500
+    config.training.checkpoint_every = 500
 
     return config
