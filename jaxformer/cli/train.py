@@ -14,6 +14,7 @@ from jaxformer.cli.main import DONE, INTERRUPTED, report
 from jaxformer.errors import UsageError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 from jaxformer.training.distributed import Cluster, run_together
 from jaxformer.training.hosts import together
 from jaxformer.training.train import train
@@ -97,10 +98,18 @@ def _cluster(options: argparse.Namespace) -> Cluster | None:
     return None if alone else given
 
 
+def _configure(options: argparse.Namespace) -> RunConfig:
+    config = configuration.parse(config_file.read(options.config, options.overrides))
+    saved = options.workdir / "config.json"
+    if not saved.exists():
+        return config
+    named = [each.partition("=")[0] for each in options.overrides]
+    named = [each.removeprefix(config_file.PREFIX) for each in named]
+    return configuration.keep_earlier(config, configuration.load(saved), named)
+
+
 def _train(options: argparse.Namespace) -> int:
-    config = together(
-        lambda: configuration.parse(config_file.read(options.config, options.overrides))
-    )
+    config = together(lambda: _configure(options))
     outcome = train(config, options.workdir, make_validator)
     if not outcome.finished:
         return INTERRUPTED

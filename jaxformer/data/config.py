@@ -23,8 +23,9 @@ KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
 
 
 EARLIER: dict[str, Any] = {"normalization": "nmt_nfkc"}
-"""Keys that runs and prepared folders of earlier versions lack, and what these did
-where that is not the default.
+"""Keys whose default has changed, and the earlier one: what runs and prepared folders
+that lack such a key did. A run that has it continues with it, see
+:func:`jaxformer.runs.config.keep_earlier`.
 """
 
 LANGUAGE_CODE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]+")

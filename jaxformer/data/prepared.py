@@ -108,7 +108,7 @@ class Manifest:
             )
         content.pop("manifest_sha256", None)  # of earlier versions
         # Of keys that are newer than the folder.
-        defaults = {**DataConfig().request, **EARLIER}
+        defaults = DataConfig(**EARLIER).request
         try:
             content["request"] = {**defaults, **content["request"]}
             counts = content.pop("counts")

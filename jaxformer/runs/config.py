@@ -10,7 +10,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,27 @@ def load(path: Path) -> RunConfig:
             f"{path} was written by jaxformer {written} and cannot be read by this"
             f" {__version__}: {fault}; install jaxformer {written}"
         ) from None
+
+
+def keep_earlier(
+    config: RunConfig, run: RunConfig, named: Collection[str] = ()
+) -> RunConfig:
+    """Return the configuration by which a run continues: a key that has its default
+    keeps the value of the run where that is an earlier default.
+
+    Args:
+        config: as it is given today.
+        run: the configuration of the run.
+        named: keys such as ``data.packing`` that have their default on purpose.
+    """
+    kept = {
+        name: value
+        for name, value in EARLIER.items()
+        if f"data.{name}" not in named
+        and getattr(config.data, name) == getattr(DataConfig, name)
+        and getattr(run.data, name) == value
+    }
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **kept))
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

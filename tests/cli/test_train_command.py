@@ -8,6 +8,7 @@ import pytest
 
 import runs
 from jaxformer.cli import config_file, train
+from jaxformer.data.config import EARLIER
 from jaxformer.runs import config as configuration
 from jaxformer.training.loop import Outcome
 
@@ -114,6 +115,27 @@ def test_exit_codes(outcome, code, said, call, monkeypatch, tmp_path):
     assert (found.code, found.out) == (code, b"")
     assert said in found.err
     assert (tmp_path / "curve.png").exists() == outcome.finished
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("", 3), ("=1", 1), ("=5", 5)], ids=["unset", "=1", "=5"]
+)
+def test_a_run_keeps_an_earlier_default(given, expected, call, monkeypatch, tmp_path):
+    """The same command continues a run of the time when a key had another default; a
+    value that the command line sets is taken, and may then be refused.
+    """
+    monkeypatch.setitem(EARLIER, "shape_multiple", 3)
+    earlier = configuration.parse({"data": {"shape_multiple": 3}})
+    configuration.save(earlier, tmp_path / "config.json")
+    seen = []
+    monkeypatch.setattr(
+        train,
+        "train",
+        lambda config, *_: seen.append(config) or Outcome(1, False, "SIGTERM"),
+    )
+    override = [f"--config.data.shape_multiple{given}"] if given else []
+    call("train", "--config=quickstart", f"--workdir={tmp_path}", *override)
+    assert seen[0].data.shape_multiple == expected
 
 
 ALL = "--coordinator=127.0.0.1:4321 --num_processes=2 --process_id=0"
