@@ -150,8 +150,8 @@ def check_jaxformer(arguments: Sequence[str]) -> None:
     given: list[str] = []
     for word in arguments:  # the page leaves out what stands elsewhere on it
         given += ["--config=...", "--workdir=..."] if word == "..." else [word]
-    options = _exits(lambda: main.parse(given))
     try:
+        options = _exits(lambda: main.parse(given))
         if options.overrides or getattr(options, "config", None):
             check_config(str(options.config), options.overrides)
         if hasattr(options, "beam_size") and hasattr(options, "no_unknown"):

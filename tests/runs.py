@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,16 +100,16 @@ class Outcome(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line of a command that failed, or of a wrong command line, whose
-        usage may come before it.
+        """The one line of a command that failed; after that of a wrong command line is
+        what shows the right one.
         """
         assert self.code in (1, 2), self
         assert self.out == b""
-        *usage, last = self.err.removesuffix("\n").split("\n")
-        assert not usage or (self.code == 2 and usage[0].startswith("usage: ")), self
-        prefix, _, line = last.partition(": error: ")
-        assert prefix.startswith("jaxformer"), self
-        return line
+        line, *more = self.err.removesuffix("\n").split("\n")
+        assert len(more) == self.code - 1, self
+        assert not more or re.fullmatch(r"jaxformer( [a-z]+)? --help", more[0]), self
+        assert line.startswith("jaxformer: error: "), self
+        return line.removeprefix("jaxformer: error: ")
 
 
 def call(*arguments: object, stdin: bytes = b"") -> Outcome:

@@ -99,13 +99,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     where = "where to write (default: standard output)"
     add_options(parser.add_argument, ("output", text_file, "FILE", where))
     parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="form of the output"
+        "--format", choices=FORMATS, default="text", help="default: text"
     )
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Declare a run and a checkpoint."""
     add_workdir(parser)
+    add_which(parser)
+
+
+def add_which(parser: argparse.ArgumentParser) -> None:
+    """Declare the checkpoint of a run."""
     parser.add_argument(
         "--checkpoint",
         default="best",
@@ -167,11 +172,18 @@ def add_decoding(parser: argparse.ArgumentParser, *, source: bool = True) -> Non
         source: whether the model has one; without, keys of sources are left out.
     """
     words = {} if source else {"translation": "continuation", "sentences": "prompts"}
-    add_keys(parser, DecodingConfig, () if source else _OF_SOURCES, words)
+    group = search_group(parser)
+    add_keys(group, DecodingConfig, () if source else _OF_SOURCES, words)
+
+
+def search_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the group of the flags that are keys of the section ``decoding``."""
+    said = "The run's own settings take precedence over these defaults."
+    return parser.add_argument_group("search", said)
 
 
 def add_keys(
-    parser: argparse.ArgumentParser,
+    parser: argparse._ActionsContainer,
     section: type[DataclassInstance],
     omitted: Collection[str] = (),
     words: Mapping[str, str] | None = None,
@@ -179,7 +191,7 @@ def add_keys(
     """Declare a flag for each key of a section that has a help text.
 
     Args:
-        parser: of a command.
+        parser: of a command, or a group of it.
         section: a dataclass of keys.
         omitted: names of keys without a flag.
         words: of the help texts, and what replaces them.
@@ -190,6 +202,8 @@ def add_keys(
         text = field.metadata["help"]
         for word, other in (words or {}).items():
             text = text.replace(word, other)
+        if field.type != "bool" and field.default != "" and "default" not in text:
+            text += f" (default: {field.default})"
         if field.type == "bool":
             kind: dict[str, Any] = {"action": "store_const", "const": True}
         else:
@@ -249,6 +263,9 @@ def naming_flags(section: str) -> Iterator[None]:
         raise UsageError(str(error).replace(f"{section}.", "--")) from None
 
 
+_DRAWN = "is for drawing at random: add --sample, or leave it out"
+
+
 def choose_search(
     options: argparse.Namespace, decoding: DecodingConfig
 ) -> DecodingConfig:
@@ -258,13 +275,17 @@ def choose_search(
         UsageError: a value is out of range, or is for sampling and nothing is sampled.
     """
     asked = asked_search(options)
-    needless = [name for name in SAMPLING if name in asked]
-    if needless and not (options.sample or decoding.sample):
-        raise UsageError(
-            f"--{needless[0]} is for drawing at random: add --sample, or leave it out"
-        )
     with naming_flags("decoding"):
-        return dataclasses.replace(decoding, **asked)
+        chosen = dataclasses.replace(decoding, **asked)
+    needless = {} if chosen.sample else dict.fromkeys(SAMPLING, _DRAWN)
+    if chosen.sample:
+        needless["beam_size"] = "is for a search: leave it out, or --sample"
+    if chosen.length_penalty == "none":
+        needless["alpha"] = "changes nothing without --length_penalty: leave it out"
+    for name, reason in needless.items():
+        if name in asked:
+            raise UsageError(f"--{name} {reason}")
+    return chosen
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,8 @@ from jaxformer.visualization import attention
 EXAMPLE = """
 examples:
   jaxformer attention --workdir=runs/quickstart "Insert a new table."
-  jaxformer attention --workdir=runs/quickstart --target="Neue Tabelle." "New table."
+  jaxformer attention --workdir=runs/quickstart --target="Neue Tabelle." \\
+    "New table."
 
 Draws the self-attention of encoder and decoder and the cross-attention, every layer and
 head, as encoder.png, decoder.png and cross.png, and all of it as a page,

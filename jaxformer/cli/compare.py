@@ -22,7 +22,8 @@ from jaxformer.visualization.translations_table import write_table
 EXAMPLE = """
 examples:
   jaxformer compare runs/base runs/deep --html=deep.html
-  jaxformer compare --reference=test.de --source=test.en first.de second.de third.de
+  jaxformer compare --reference=test.de --source=test.en first.de second.de \\
+    third.de
   jaxformer compare --reference=test.de --metrics=bleu,chrf++,ter first.de
 
 Scores translations of one test set, and tests whether each differs from the first by

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
+import re
 import runpy
 import sys
 import traceback
+import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jaxformer
-from jaxformer.errors import InputError, require
-from jaxformer.runs.config import OF_THE_VOCABULARY
+from jaxformer.cli.main import list_rows
+from jaxformer.errors import InputError, UsageError, require
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import OF_THE_VOCABULARY, RunConfig
 
 PREFIX = "--config."
 _BOOLEANS: dict[str, bool] = {
@@ -20,9 +26,9 @@ _BOOLEANS: dict[str, bool] = {
     **dict.fromkeys(("false", "f", "0"), False),
 }
 HELP = (
-    "a Python file with get_config(), or a configuration that comes with jaxformer,"
-    " such as quickstart; NAME:VARIANT for one of several in a file, such as"
-    " paper/table3:b_dk16"
+    "a Python file with get_config(), the config.json of a run, or a configuration that"
+    " comes with jaxformer, such as quickstart; NAME:VARIANT for one of several in a"
+    " file, such as paper/table3:b_dk16"
 )
 
 
@@ -32,21 +38,22 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     Args:
         name: of a file, or of a configuration that comes with jaxformer, see
             :func:`find`. After a colon, the variant that ``get_config`` is called with.
+            Of a run: its ``config.json``.
         overrides: the arguments that change its keys, in order.
 
     Raises:
-        InputError: the file is missing or fails (with its line), an override has
-            another form, or a value has another type. An unknown key is refused by
-            :func:`jaxformer.runs.config.parse`.
+        UsageError: an override has another form.
+        InputError: the file is missing or fails (with its line), or a value has another
+            type. An unknown key is refused by :func:`jaxformer.runs.config.parse`.
     """
     for override in overrides:
         if not is_override(override):
-            raise InputError(
+            raise UsageError(
                 f"{override!r} sets no key of the configuration: write"
                 f" {PREFIX}SECTION.KEY=VALUE as one word, such as"
                 f" {PREFIX}training.steps=100"
             )
-    config = _run(*_split(name))
+    config = _of_run(find(name)) if name.endswith(".json") else _run(*_split(name))
     unknown: dict[str, dict[str, str]] = {}
     for override in overrides:
         key, _, text = override.removeprefix(PREFIX).partition("=")
@@ -81,6 +88,44 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 def is_override(argument: str) -> bool:
     """Return whether an argument is of the form ``--config.SECTION.KEY=VALUE``."""
     return argument.startswith(PREFIX) and "=" in argument
+
+
+def list_keys() -> str:
+    """Format the keys of all sections: default, and the first sentence of what their
+    declaration says.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for section, kind in typing.get_type_hints(RunConfig).items():
+        said = {}
+        for part in reversed(kind.__mro__[:-1]):
+            said |= field_comments(inspect.getsource(part))
+        rows[section] = {
+            f"{field.name}={field.default}": field.metadata["help"]
+            or re.split(r'(?<=[^l ]\.) (?=[A-Z"`])', said[field.name])[0]
+            for field in dataclasses.fields(kind)
+            if section != "model" or field.name not in OF_THE_VOCABULARY
+        }
+    return list_rows(rows)
+
+
+def field_comments(source: str) -> dict[str, str]:
+    """Return the comment above each field of a class, from its source; fields without
+    one belong to that of the field before.
+    """
+    lines = source.splitlines()
+    (tree,) = ast.parse(source).body
+    assert isinstance(tree, ast.ClassDef)
+    found, said = {}, ""
+    for node in tree.body:
+        above: list[str] = []
+        while lines[node.lineno - 2 - len(above)].lstrip().startswith("#"):
+            above.insert(0, lines[node.lineno - 2 - len(above)].strip(" #"))
+        said = " ".join(above) or said
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = said
+        else:
+            said = ""
+    return found
 
 
 def find(name: str) -> str:
@@ -128,6 +173,16 @@ def _split(name: str) -> tuple[str, str | None]:
     if colon and not Path(name).is_file():
         return find(stem), variant
     return find(name), None
+
+
+def _of_run(path: str) -> Any:
+    """Return the configuration of a run, without what follows from its vocabulary."""
+    config = configuration.default_config()
+    for key, value in configuration.flatten(configuration.load(Path(path))).items():
+        section, _, name = key.partition(".")
+        if name in config[section]:
+            config[section][name] = value
+    return config
 
 
 def _run(path: str, variant: str | None) -> Any:

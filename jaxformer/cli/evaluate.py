@@ -41,8 +41,10 @@ examples:
     --beam_size=1
   jaxformer evaluate --workdir=runs/ende --source=newstest2014.en \\
     --reference=newstest2014.de --metrics=bleu,chrf++,ter
-  jaxformer evaluate --workdir=runs/nllb --dataset=sacrebleu:wmt14/full --to=fra_Latn
-  jaxformer evaluate --workdir=runs/gpt --dataset=documents:wiki.test --stride=512
+  jaxformer evaluate --workdir=runs/nllb --dataset=sacrebleu:wmt14/full \\
+    --to=fra_Latn
+  jaxformer evaluate --workdir=runs/gpt --dataset=documents:wiki.test \\
+    --stride=512
 
 --from and --to, or else the run's languages, are the direction of a --dataset.
 

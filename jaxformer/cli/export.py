@@ -30,7 +30,8 @@ examples:
   jaxformer export --workdir=runs/opus --out=opus-mine --format=huggingface
   jaxformer export --workdir=runs/ende --out=ende-ct2 --format=ctranslate2
   jaxformer export --workdir=runs/ende --out=ende.argosmodel --format=argos
-  jaxformer export --workdir=runs/ende --out=ende-hlo --format=stablehlo --beam_size=1
+  jaxformer export --workdir=runs/ende --out=ende-hlo --format=stablehlo \\
+    --beam_size=1
 
 Writes a run for another system, into a new folder that appears when it is whole.
 huggingface: model, search and tokenizer for transformers; an imported model goes back

@@ -28,9 +28,10 @@ from jaxformer.search.config import ADDED_TOKENS, MOST_BEAM
 EXAMPLE = """
 examples:
   jaxformer generate --workdir=runs/language_model "def main("
-  jaxformer generate --workdir=runs/language_model --sample --top_p=0.9 --seed=1 \\
-    --max_tokens=200 --stop="\\n\\n" "class Parser:"
-  jaxformer generate --workdir=runs/language_model --input=prompts.txt --format=jsonl
+  jaxformer generate --workdir=runs/language_model --sample --top_p=0.9 \\
+    --seed=1 --max_tokens=200 --stop="\\n\\n" "class Parser:"
+  jaxformer generate --workdir=runs/language_model --input=prompts.txt \\
+    --format=jsonl
 
 A prompt of the command line is printed with its continuation: token by token, or with a
 beam when the search has ended. Prompts of a file, one a line, or of standard input have

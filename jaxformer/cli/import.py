@@ -16,7 +16,7 @@ examples:
   jaxformer import downloads/opus-mt-en-de --workdir=runs/opus
   jaxformer import downloads/nllb-200-distilled-600M --workdir=runs/nllb \\
       --from=eng_Latn --to=deu_Latn
-  echo "Insert a new table." | jaxformer translate --workdir=runs/nllb --to=fra_Latn
+  echo "Insert a table." | jaxformer translate --workdir=runs/nllb --to=fra_Latn
   jaxformer train --config=finetune:runs/opus --workdir=runs/mine \\
       --config.data.train=text:train.en,train.de
   jaxformer import downloads/bert-base-uncased --workdir=runs/bert

@@ -7,55 +7,58 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import functools
 import hashlib
 import importlib
 import importlib.metadata
 import os
 import platform
 import sys
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxformer import __version__, bucket, signals
+from jaxformer.data.records import did_you_mean
 from jaxformer.errors import InputError, UsageError, escape_controls
 from jaxformer.files import check_writable, describe
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
-COMMANDS = {
-    "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
-    "train": "train a model, or continue a run that was interrupted",
-    "import": "make a run of a model of Hugging Face's transformers",
-    "export": "write a run for transformers, CTranslate2, Argos Translate or JAX only",
-    "average": "average checkpoints of a run",
-    "shortlist": (
-        "learn which target tokens each source token needs, for a quicker search"
-    ),
-    "translate": "translate text, one sentence a line",
-    "serve": "translate over HTTP, for programs and on a page",
-    "generate": "continue texts by a language model",
-    "predict": "label, tag or measure texts, answer, or fill in a masked word",
-    "evaluate": "score a run on a test set: by BLEU and chrF, or by its objective",
-    "score": "give the log-probability and perplexity of translations or texts",
-    "rerank": (
-        "order translations by a weighted sum of scores: of the search, of other"
-        " models, of files"
-    ),
-    "compare": (
-        "compare translations of several systems: scores, significance, and where they"
-        " differ"
-    ),
-    "plot": "draw the learning curves of runs over each other",
-    "attention": "draw what the model attends to in a sentence",
-    "doctor": "check a run for what makes BLEU lower, higher or not comparable",
-    "reproduce": "show a table of the paper beside our parameters, costs and runs",
-    "info": (
-        "show what a run is made of and how far it is, or what memory a configuration"
-        " needs"
-    ),
+GROUPS = {
+    "learn": {
+        "prepare": "clean and tokenise a corpus once",
+        "train": "train a model, or continue a run that was interrupted",
+        "average": "average checkpoints of a run",
+        "shortlist": "learn which target tokens each source token is likely to need",
+    },
+    "use": {
+        "translate": "translate text, one sentence a line",
+        "serve": "translate over HTTP, for programs and on a page",
+        "generate": "continue texts by a language model",
+        "predict": "label, tag or measure texts, answer, or fill in a masked word",
+    },
+    "judge": {
+        "evaluate": "score a run on a test set: by BLEU and chrF, or by its objective",
+        "score": "give the log-probability and perplexity of translations or texts",
+        "rerank": "order translations by a weighted sum of scores",
+        "compare": "compare systems: scores, significance, and where they differ",
+        "doctor": "check a run for what makes BLEU lower, higher or not comparable",
+    },
+    "look": {
+        "info": "show what a run is made of, or what memory a configuration needs",
+        "plot": "draw the learning curves of runs over each other",
+        "attention": "draw what the model attends to in a sentence",
+        "reproduce": "show a table of the paper beside our parameters and scores",
+    },
+    "exchange": {
+        "import": "make a run of a model of Hugging Face's transformers",
+        "export": "write a run for transformers, CTranslate2, Argos Translate or JAX",
+    },
 }
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 
 def start(*before: str) -> int:
@@ -73,8 +76,8 @@ def start(*before: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted;
-    wrong usage exits with 2.
+    """Run a command; return 0 when done, 1 when it failed, 2 when it was wrong usage,
+    130 when it was interrupted.
 
     Args:
         arguments: of the command line, without the program's name.
@@ -85,17 +88,59 @@ def main(arguments: Sequence[str]) -> int:
         keep_programs()
         return _run(options) or DONE
     except (Exception, KeyboardInterrupt) as error:
-        return report(error)
+        code = report(error)
+        if code == WRONG_USAGE:
+            command = [name for name in arguments[:1] if name in COMMANDS]
+            sys.stderr.write(f"{' '.join(['jaxformer', *command])} --help\n")
+        return code
     finally:
         bucket.close()
 
 
-class _Parser(argparse.ArgumentParser):
-    """Names an option that it does not know before one that is missing, which the
-    first was meant to be.
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Wraps paragraphs, but not those with indented lines; the usage has only what is
+    required.
     """
 
-    _given: Sequence[str] = ()
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        wrap = functools.partial(*(textwrap.fill,), width=width, break_on_hyphens=False)
+        parts = text.strip("\n").split("\n\n")
+        return "\n\n".join(part if "\n " in part else wrap(part) for part in parts)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def add_usage(
+        self, usage: Any, actions: Any, groups: Any, prefix: Any = None
+    ) -> None:
+        groups = [group for group in groups if group.required]
+        choices = [action for group in groups for action in group._group_actions]
+        rest = argparse.Action([], "options", nargs="*", metavar="OPTION")
+        needed = [
+            each
+            for each in actions
+            if each.required or each in choices or not each.option_strings
+        ]
+        super().add_usage(usage, [*needed, rest], groups, prefix)
+
+
+def list_rows(groups: Mapping[str, Mapping[str, str]]) -> str:
+    """Format groups of names with a line each, in the width of the terminal."""
+    form = functools.partial(_Help, max_help_position=30)
+    parser = argparse.ArgumentParser(
+        usage=argparse.SUPPRESS, add_help=False, formatter_class=form
+    )
+    for title, rows in groups.items():
+        group = parser.add_argument_group(title)
+        for name, text in rows.items():
+            group.add_argument(name, metavar=name, help=text.replace("%", "%%"))
+    return parser.format_help()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes dashes within a flag for underscores, and names the flag or the command
+    that is nearest to one that it does not know.
+    """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         """Let every option that takes a path refuse an empty one, which would be the
@@ -106,22 +151,48 @@ class _Parser(argparse.ArgumentParser):
 
     # One signature in place of argparse's overloads.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Remember the arguments."""
-        self._given = list(args or ())
-        return super().parse_known_args(args, namespace)
+        """Read the arguments.
+
+        Raises:
+            UsageError: a flag or a command is not known, or one is missing.
+        """
+        words = list(args or ())
+        flags = {flag.replace("-", "_"): flag for flag in self._option_string_actions}
+        end = words.index("--") if "--" in words else len(words)
+        for place, word in enumerate(words[: 1 if self._subparsers else end]):
+            name, equals, value = word.partition("=")
+            plain = name.replace("-", "_")
+            if not name.startswith("--"):
+                if self._subparsers and word not in (*COMMANDS, "-h"):
+                    self.error(
+                        f"there is no command {word}{did_you_mean(word, COMMANDS)}"
+                    )
+            elif plain in flags:
+                words[place] = f"{flags[plain]}{equals}{value}"
+            elif "__config" in flags and plain.startswith("__config."):
+                words[place] = f"--{plain[2:]}{equals}{value}"
+            elif " " not in name:
+                self.error(f"there is no flag {name}{self._near(name)}")
+        return super().parse_known_args(words, namespace)
+
+    def _near(self, name: str) -> str:
+        """Ask for the nearest flag, or for a key of the configuration."""
+        flags = [flag[2:] for flag in self._option_string_actions]
+        near = did_you_mean(name[2:], flags).replace("mean ", "mean --")
+        if near or "config" not in flags:
+            return near
+        from jaxformer.runs.config import find_key
+
+        key = find_key(name[2:])
+        return f"; did you mean --config.{key}=VALUE?" if key else ""
 
     def error(self, message: str) -> NoReturn:
-        """End with the usage and one line."""
-        wrong = [
-            name
-            for name in (argument.partition("=")[0] for argument in self._given)
-            if name.startswith("--")
-            and name not in self._option_string_actions
-            and not name.startswith("--config.")
-        ]
-        if wrong and message.startswith("the following arguments are required"):
-            message = f"unrecognized arguments: {' '.join(wrong)}; {message}"
-        super().error(message)
+        """Raise what is wrong.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(message)
 
 
 def _path(text: str) -> Path:
@@ -171,47 +242,47 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="jaxformer",
         description='The Transformer of "Attention Is All You Need" in JAX and Flax.',
-        epilog="jaxformer COMMAND --help explains a command with an example.",
+        usage="jaxformer COMMAND [OPTION ...]",
+        epilog=f"{list_rows(GROUPS)}\njaxformer COMMAND --help explains a command with"
+        " an example.",
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument(
         "--version", action="version", version=f"jaxformer {__version__}"
     )
-    # A command refuses with its own usage; arguments before it, with the usage of
-    # all.
-    parser.set_defaults(refuse=parser.error)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command",
+        required=True,
+        metavar="COMMAND",
+        prog="jaxformer",
+        help=argparse.SUPPRESS,
+    )
     for name, summary in COMMANDS.items():
         described = commands.add_parser(
             name,
-            help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
         )
         if name == command:
             module = importlib.import_module(f"jaxformer.cli.{name}")
             described.epilog = module.EXAMPLE
             module.configure(described)
-            described.set_defaults(run=module.run, refuse=described.error)
+            described.set_defaults(run=module.run)
     return parser
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Load the libraries of the command and read its arguments; wrong usage exits
-    with 2.
+    """Load the libraries of the command and read its arguments.
+
+    Raises:
+        UsageError: they are wrong.
     """
     parser = make_parser(arguments[0] if arguments else None)
     options, options.overrides = parser.parse_known_args(arguments)
-    if options.command in ("train", "prepare", "info"):
-        from jaxformer.cli.config_file import is_override
-
-        cure = "; a key is set by --config.SECTION.KEY=VALUE, as one word"
-        wrong = [each for each in options.overrides if not is_override(each)]
-    else:
-        cure, wrong = "", options.overrides
-    if wrong:
-        options.refuse(f"unrecognized arguments: {' '.join(wrong)}{cure}")
+    if options.overrides and not hasattr(options, "config"):
+        parser.error(f"unrecognized arguments: {' '.join(options.overrides)}")
     return options
 
 

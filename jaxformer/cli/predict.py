@@ -20,19 +20,22 @@ from jaxformer.search.config import Precision
 
 EXAMPLE = """
 examples:
-  jaxformer predict --workdir=runs/sst2 --input=reviews.txt --output=labels.jsonl
-  echo "The capital of France is <mask>." | jaxformer predict --workdir=runs/words
+  jaxformer predict --workdir=runs/sst2 --input=reviews.txt \\
+    --output=labels.jsonl
+  echo "The capital is <mask>." | jaxformer predict --workdir=runs/words
 
 Reads a text a line, and prints a JSON object for each, by the run's training.objective:
+
   classification  a text, or two and a tab: the label and all probabilities
   regression      the same: the value
   tagging         words: their tags, and the entities where tags are of IOB
-  span            question, tab, text: the answer, its first character and the one
-                  after its last (start, end), its score, and no_answer, the score
-                  of none; scores are sums of two logits
-  masked          a text with <mask> once: words for it, with their probabilities
-  masked_and_next the same, or two texts and a tab: the probability that the second
-                  follows the first (next)
+  span            question, tab, text: the answer, its first character and the
+                  one after its last (start, end), its score, and no_answer, the
+                  score of none; scores are sums of two logits
+  masked          a text with <mask> once: words for it, and their probabilities
+  masked_and_next the same, or two texts and a tab: the probability that the
+                  second follows the first (next)
+
 Texts to label or measure are cut to data.max_length, as in training, and a warning
 counts them. Tagged ones are divided between words, those with answers into windows that
 overlap, and texts with a mask are refused. A blank line gets null.

@@ -16,7 +16,8 @@ from jaxformer.visualization import lengths
 
 EXAMPLE = """
 examples:
-  jaxformer prepare --config=configs/paper/ende_base.py --output=data/prepared --report
+  jaxformer prepare --config=configs/paper/ende_base.py \\
+      --output=data/prepared --report
   jaxformer train --config=configs/paper/ende_base.py --workdir=runs/base \\
       --config.data.train=prepared:data/prepared
 

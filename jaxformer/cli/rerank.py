@@ -34,12 +34,12 @@ from jaxformer.translation.translator import Translator
 
 EXAMPLE = """
 examples:
-  jaxformer translate --workdir=runs/ende --input=test.en --beam_size=16 --n_best=16 \\
-    --format=jsonl > test.jsonl
+  jaxformer translate --workdir=runs/ende --input=test.en --beam_size=16 \\
+    --n_best=16 --format=jsonl > test.jsonl
   jaxformer rerank --input=test.jsonl --reverse=runs/deen --weight reverse=0.5 \\
     --output=test.de
-  jaxformer rerank --input=valid.jsonl --reverse=runs/deen --scores lm=valid.lm \\
-    --tune=valid.de
+  jaxformer rerank --input=valid.jsonl --reverse=runs/deen \\
+    --scores lm=valid.lm --tune=valid.de
 
 Sorts the translations of each sentence by a weighted sum of scores and prints the best,
 one a line; --format=jsonl prints all of them with their scores. `search` is the score

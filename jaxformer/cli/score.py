@@ -41,7 +41,8 @@ examples:
   jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de
   jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de \\
     --format=jsonl
-  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de --summary
+  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de \\
+    --summary
   jaxformer score --workdir=runs/language_model --target=texts.txt
 
 Prints, for each pair of lines, the natural logarithm of the target's probability given

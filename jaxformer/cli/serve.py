@@ -12,6 +12,7 @@ from jaxformer.cli.arguments import (
     asked_keys,
     asked_search,
     naming_flags,
+    search_group,
 )
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, write_output
@@ -22,7 +23,8 @@ from jaxformer.serving.config import ServingConfig, Site
 EXAMPLE = """
 examples:
   jaxformer serve --workdir=runs/quickstart
-  jaxformer serve --workdir=runs/ende --workdir=runs/deen --host=0.0.0.0 --keys=keys
+  jaxformer serve --workdir=runs/ende --workdir=runs/deen --host=0.0.0.0 \\
+    --keys=keys
   curl http://127.0.0.1:5000/translate -d q="Insert a new table." -d source=en \\
     -d target=de
 
@@ -59,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         repeated=True,
     )
     add_keys(parser, ServingConfig)
-    add_keys(parser, DecodingConfig, ("batch_size",))
+    add_keys(search_group(parser), DecodingConfig, ("batch_size",))
     listed = "only tokens that jaxformer shortlist found likely for each sentence"
     add("--shortlist", action="store_true", help=listed)
 

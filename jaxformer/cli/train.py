@@ -29,13 +29,11 @@ examples:
       --config.data.test=text:test.en,test.de \\
       --config.data.vocabulary_size=8000 --config.training.steps=9000
 
-The same command on the same directory continues where the run was interrupted. Ctrl-C,
-SIGTERM and a closed terminal (SIGHUP) save first, and the exit code is then 130. The
-configurations of configs/ come with jaxformer: --config=quickstart,
---config=paper/ende_base and so on name them outside a checkout too. Any key of the
-configuration can be set by --config.SECTION.KEY=VALUE; the comments in
-jaxformer/models/config.py, data/config.py, runs/training.py and search/config.py
-explain each.
+The same command on the same directory continues where the run was interrupted; so does
+--workdir alone. --config=RUN/config.json trains the same again in another directory.
+Ctrl-C, SIGTERM and a closed terminal (SIGHUP) save first, and the exit code is then
+130. The configurations of configs/ come with jaxformer: --config=quickstart,
+--config=paper/ende_base and so on name them outside a checkout too.
 
 --workdir=gs://BUCKET/RUN and s3://BUCKET/RUN name a run in a bucket.
 
@@ -43,18 +41,21 @@ On several hosts every process gets the same command and the same text, and they
 the working directory, on a disk or in a bucket. --distributed asks Slurm, Open MPI,
 Kubernetes or Cloud TPU for the processes. Elsewhere name them, here on 10.0.0.1 and on
 a second host:
+
   jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=0 \\
       --config=... --workdir=...
   jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=1 \\
       --config=... --workdir=...
+
+Keys of the configuration and their defaults; --config.SECTION.KEY=VALUE sets one:
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "--config", required=True, metavar="FILE", help=config_file.HELP
-    )
+    parser.epilog = f"{EXAMPLE}\n{config_file.list_keys()}"
+    told = f"{config_file.HELP} (default: that of the run in --workdir)"
+    add_options(parser.add_argument, ("config", str, "FILE", told))
     add_workdir(parser, "directory of the run")
     hosts = parser.add_argument_group("several hosts")
     hosts.add_argument(
@@ -99,8 +100,14 @@ def _cluster(options: argparse.Namespace) -> Cluster | None:
 
 
 def _configure(options: argparse.Namespace) -> RunConfig:
-    config = configuration.parse(config_file.read(options.config, options.overrides))
     saved = options.workdir / "config.json"
+    if options.config is None and not saved.exists():
+        raise UsageError(
+            f"--config is missing, and {options.workdir} has no run to continue: name a"
+            " configuration, such as --config=quickstart"
+        )
+    name = str(saved) if options.config is None else options.config
+    config = configuration.parse(config_file.read(name, options.overrides))
     if not saved.exists():
         return config
     named = [each.partition("=")[0] for each in options.overrides]

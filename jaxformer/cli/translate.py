@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from jaxformer.cli.arguments import (
     add_ensemble,
-    add_model,
+    add_languages,
     add_options,
     add_output,
     add_search,
+    add_which,
+    add_workdir,
     choose_search,
     load_translator,
     number,
@@ -43,16 +45,16 @@ examples:
   jaxformer translate --workdir=runs/quickstart --input=test.en --output=test.de
   jaxformer translate --workdir=runs/quickstart --input=test.en --n_best=4 \\
     --format=jsonl
-  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble=runs/a@latest \\
-    --input=test.en
-  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble_weights=2,1 \\
-    --input=test.en
+  jaxformer translate --workdir=runs/a --ensemble=runs/b \\
+    --ensemble=runs/a@latest --input=test.en
+  jaxformer translate --workdir=runs/a --ensemble=runs/b \\
+    --ensemble_weights=2,1 --input=test.en
   jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn \\
     --ban="for sure" --no_repeat_ngram=3
-  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 \\
-    --top_p=0.9 --seed=1
-  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=32 \\
-    --epsilon=0.02 --mbr
+  jaxformer translate --workdir=runs/quickstart --input=test.en --sample \\
+    --n_best=10 --top_p=0.9 --seed=1
+  jaxformer translate --workdir=runs/quickstart --input=test.en --sample \\
+    --n_best=32 --epsilon=0.02 --mbr
   jaxformer translate --workdir=runs/quickstart --input=test.en --paragraphs \\
     --split_long
   jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl \\
@@ -86,10 +88,12 @@ or in FILE.part2 and so on if that exists.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_model(parser)
-    add_ensemble(parser)
-    add_search(parser)
+    add_workdir(parser)
+    given = ("input", text_file, "FILE", "text to translate (default: standard input)")
+    add_options(parser.add_argument, given)
     add_output(parser)
+    add_which(parser)
+    add_languages(parser)
     begin = (
         "what the translations begin with, one line for each line of input;"
         " alternatives are separated by tabs"
@@ -108,7 +112,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_options(
         parser.add_argument,
-        ("input", text_file, "FILE", "text to translate (default: standard input)"),
         ("prefix", Path, "FILE", begin),
         ("require", Path, "FILE", contain),
         ("alignment_layer", number(1), "N", layer),
@@ -137,6 +140,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="which source piece and word each one of the translation belongs to; soft:"
         " with the attention itself",
     )
+    add_ensemble(parser)
+    add_search(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -354,13 +354,37 @@ def _section(kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:
 def _refuse_unknown(prefix: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
-            known = [*known]  # first those with the same word: heads is num_heads
-            alike = [key for key in known if name in key.split("_")] or known
-            (near,) = difflib.get_close_matches(name, alike, n=1, cutoff=0.0)
+            near = find_key(prefix + name)
             raise InputError(
-                f"there is no configuration key {prefix}{name}; did you mean"
-                f" {prefix}{near}?"
+                f"there is no configuration key {prefix}{name}"
+                + (f"; did you mean {near}?" if near else "")
             )
+
+
+def find_key(wrong: str) -> str | None:
+    """Return the key, or section, that a wrong one was meant to be; None: none is near.
+
+    It has the same name in another section, a word of it, or like letters.
+    """
+    section, _, name = wrong.rpartition(".")
+    hints = typing.get_type_hints(RunConfig)
+    names = {
+        f"{part}.{field.name}": field.name
+        for part, kind in hints.items()
+        for field in dataclasses.fields(kind)
+    } | {part: part for part in hints}
+    own = [each for each in names if each.startswith(f"{section}.")] or [*names]
+    for alike, cutoff in (
+        ([each for each in names if names[each] == name], 0.0),
+        # heads is num_heads
+        ([each for each in own if name in names[each].split("_")], 0.0),
+        (own, 0.6),
+        ([*names], 0.6),
+    ):
+        last = [names[each] for each in alike]
+        for near in difflib.get_close_matches(name, last, n=1, cutoff=cutoff):
+            return alike[last.index(near)]
+    return None
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

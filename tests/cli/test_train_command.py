@@ -4,6 +4,8 @@ refused before it begins.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import runs
@@ -117,25 +119,47 @@ def test_exit_codes(outcome, code, said, call, monkeypatch, tmp_path):
     assert (tmp_path / "curve.png").exists() == outcome.finished
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [("", 3), ("=1", 1), ("=5", 5)], ids=["unset", "=1", "=5"]
-)
-def test_a_run_keeps_an_earlier_default(given, expected, call, monkeypatch, tmp_path):
+@pytest.fixture
+def trained(monkeypatch):
+    """Return the list of the configurations that are trained by."""
+    found = []
+
+    def note(config, *_):
+        found.append(config)
+        return Outcome(1, False, "SIGTERM")
+
+    monkeypatch.setattr(train, "train", note)
+    return found
+
+
+@pytest.mark.parametrize(("given", "expected"), [([], 3), (["=1"], 1), (["=5"], 5)])
+def test_a_run_keeps_an_earlier_default(
+    given, expected, call, monkeypatch, trained, tmp_path
+):
     """The same command continues a run of the time when a key had another default; a
     value that the command line sets is taken, and may then be refused.
     """
     monkeypatch.setitem(EARLIER, "shape_multiple", 3)
     earlier = configuration.parse({"data": {"shape_multiple": 3}})
     configuration.save(earlier, tmp_path / "config.json")
-    seen = []
-    monkeypatch.setattr(
-        train,
-        "train",
-        lambda config, *_: seen.append(config) or Outcome(1, False, "SIGTERM"),
-    )
-    override = [f"--config.data.shape_multiple{given}"] if given else []
+    override = [f"--config.data.shape-multiple{value}" for value in given]
     call("train", "--config=quickstart", f"--workdir={tmp_path}", *override)
-    assert seen[0].data.shape_multiple == expected
+    assert trained[0].data.shape_multiple == expected
+
+
+def test_a_run_is_a_configuration(call, trained, tmp_path):
+    """``--workdir`` alone names the run that continues; its ``config.json`` trains the
+    same again elsewhere. The command line changes keys of either.
+    """
+    quickstart = configuration.parse(config_file.read("quickstart", []))
+    configuration.save(quickstart, tmp_path / "config.json")
+    again = (f"--config={tmp_path}/config.json", f"--workdir={tmp_path}/again")
+    for given in ((f"--workdir={tmp_path}",), again):
+        call("train", *given)
+        assert trained.pop() == quickstart
+        call("train", *given, "--config.training.steps=9")
+        changed = dataclasses.replace(quickstart.training, steps=9)
+        assert trained.pop() == dataclasses.replace(quickstart, training=changed)
 
 
 ALL = "--coordinator=127.0.0.1:4321 --num_processes=2 --process_id=0"

@@ -141,7 +141,7 @@ def test_python_runs(page, tmp_path, monkeypatch, capsys):
         ("jaxformer train ... --config.training.stepz=3", "stepz"),
         ("jaxformer translate --workdir=runs/a --beam_size=0", "beam_size"),
         ("cat a.en | jaxformer translate --wordir=runs/a > b.de", "--workdir"),
-        ("for s in --bean=2; do\n jaxformer info --workdir=a $s\ndone", "--bean=2"),
+        ("for s in --bean=2; do\n jaxformer info --workdir=a $s\ndone", "--bean"),
         (fill_in("jaxformer info $A", 'A="--workdir=a\n    --wordir=b"\n'), "--wordir"),
         ("make quickstop", "quickstop"),
         ("pip install '.[trian]'", "trian"),
