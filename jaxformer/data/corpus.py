@@ -77,10 +77,11 @@ class TrainingText:
 
     @classmethod
     def open(cls, config: DataConfig) -> TrainingText:
-        """Find what the configuration names; nothing is read yet.
+        """Find what the configuration names, and check text files.
 
         Raises:
-            InputError: a name is wrong, or text is mixed with prepared folders.
+            InputError: a name is wrong, text is mixed with prepared folders, or
+                :func:`check_text` finds a fault.
         """
         parts = parse(config.train, *config.languages)
         prepared = [part.name.startswith(PREPARED) for part in parts]
@@ -154,8 +155,9 @@ class TrainingText:
             if not Vocabularies.exist(directory):
                 check_normalization(self.config.normalization)
                 report(f"training the vocabulary on {self.config.train}")
-            pairs = self.kept(report=report)
-            return load_or_train(directory, self.config, pairs, tags=tags)
+            return load_or_train(
+                directory, self.config, self.kept(report=report), tags=tags
+            )
         manifests = [Manifest.load(prepared_folder(part)) for part in self.parts]
         for manifest in manifests:
             manifest.check_request(self.config)
@@ -268,10 +270,8 @@ class TrainingText:
                 writer.add(piece.pairs)
                 size += len(piece.pairs)
                 total += piece.counts
-                lengths = (
-                    _add(lengths[0], piece.lengths[0]),
-                    _add(lengths[1], piece.lengths[1]),
-                )
+                source, target = map(_add, lengths, piece.lengths)
+                lengths = source, target
                 self._report(part, total, piece.counts, report)
                 if stop():
                     break
@@ -292,14 +292,13 @@ class TrainingText:
                 manifest = Manifest.load(prepared_folder(part))
                 manifest.check_request(config)
                 pairs = manifest.open_pairs(vocabularies)
-                longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
                 kept = np.arange(len(pairs))
                 count = sum(manifest.counts.values(), Counts())
                 if not config.divides_later:
+                    longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
                     kept = np.flatnonzero(longer <= config.max_length)
-                    left = len(pairs) - len(kept)
-                    too_long = count.dropped.get("max_length", 0) + left
-                    count.dropped["max_length"] = too_long
+                    too_long = count.dropped.get("max_length", 0)
+                    count.dropped["max_length"] = too_long + len(pairs) - len(kept)
                 counts[part.name] = counts.get(part.name, Counts()) + count
                 sizes.append(len(kept))
                 if len(self.parts) == 1 and len(kept) == len(pairs):
@@ -312,7 +311,7 @@ class TrainingText:
         weights = [part.weight for part in self.parts]
         if self.config.temperature != 1.0:
             weights = level(sizes, self.config.temperature)
-        stops = list(itertools.accumulate(sizes))
+        stops = itertools.accumulate(sizes)
         return [
             Share(part.name, stop - size, stop, weight)
             for part, size, stop, weight in zip(
@@ -370,10 +369,24 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
 
 
 def _load(config: DataConfig, part: Part) -> Corpus:
-    invalid = config.drop_invalid
-    corpus = sources.load(part.name, *part.languages, config.kind, drop_invalid=invalid)
+    corpus = sources.load(
+        part.name, *part.languages, config.kind, drop_invalid=config.drop_invalid
+    )
     check_regular(corpus.files)
+    check_text(corpus, config.kind)
     return corpus
+
+
+def check_text(corpus: Corpus, kind: str) -> None:
+    """Read the lines of what ``text:`` names once, to find sides of different lengths
+    before anything is trained.
+
+    Raises:
+        InputError: the line has both files and their numbers of lines.
+    """
+    if kind == "pairs" and corpus.name.startswith("text:"):
+        for _ in corpus.read(strict=False):
+            pass
 
 
 def prepared_folder(part: Part) -> Path:

@@ -191,9 +191,10 @@ def open_parallel(
         left, right = (_lines(each, strict, empty) for each in (source, target))
         for count, (first, second) in enumerate(itertools.zip_longest(left, right), 1):
             if first is None or second is None:
-                rest = sum(1 for _ in (right if first is None else left))
-                shorter, longer = f"{count - 1:,}", f"{count + rest:,}"
-                has, has_too = (shorter, longer) if first is None else (longer, shorter)
+                has, has_too = (
+                    f"{count - (line is None) + sum(1 for _ in rest):,}"
+                    for line, rest in ((first, left), (second, right))
+                )
                 raise InputError(
                     f"{source} has {has} lines and {target} has {has_too}: "
                     "line i of one must translate line i of the other"

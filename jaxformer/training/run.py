@@ -17,7 +17,13 @@ import numpy as np
 from jaxformer import bucket
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, cover, plan_buckets
-from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
+from jaxformer.data.corpus import (
+    Report,
+    TrainingText,
+    check_text,
+    load_evaluation,
+    open_evaluation,
+)
 from jaxformer.data.encoding import encode_evaluation
 from jaxformer.data.examples import encode_validation
 from jaxformer.data.files import check_folder, make_folder
@@ -70,8 +76,9 @@ class Run:
         """The validation text as tokens; a window of text is a row."""
         config = self.config
         if config.data.kind != "pairs":
-            given = self.valid, self.vocabularies, config.data
-            return encode_validation(*given, config.model.max_length).pairs
+            return encode_validation(
+                self.valid, self.vocabularies, config.data, config.model.max_length
+            ).pairs
         return encode_evaluation(
             self.valid,
             self.vocabularies,
@@ -143,7 +150,7 @@ def open_run(
     """Read the text, get the vocabulary, complete the model's sizes; :meth:`Run.claim`
     then takes the directory.
 
-    Nothing is written. The test text is looked for and not read.
+    Nothing is written. The test text is looked for, and checked where it is files.
 
     Args:
         config: of the run.
@@ -178,18 +185,18 @@ def _look(
     if directory.exists():
         check_writable(directory, *WRITTEN)
     saved, data = directory / "config.json", config.data
-    if saved.exists() and configuration.load(saved).data.train.startswith(IMPORTED):
+    old = configuration.load(saved) if saved.exists() else None
+    if old and old.data.train.startswith(IMPORTED):
         raise InputError(
             f"{directory} was imported and has no training to continue: begin a new"
             f" --workdir with --config=finetune:{directory}"
         )
     text = TrainingText.open(data)
-    if saved.exists():
-        old = configuration.load(saved)
+    if old:
         _refuse_another(old, config, directory)
         _refuse_end(old, config, directory)
-    elif directory.exists() and any(
-        path.name != LOCK and path.suffix != TEMPORARY for path in directory.iterdir()
+    elif any(
+        path.name != LOCK and path.suffix != TEMPORARY for path in directory.glob("*")
     ):
         raise InputError(
             f"{directory} holds files but no run (no config.json); choose an empty"
@@ -198,7 +205,7 @@ def _look(
     elif config.training.initial_run is not None:
         read_initial_config(config.training.initial_run)
     try:
-        open_evaluation(data.test, data)
+        check_text(open_evaluation(data.test, data)[0], data.kind)
     except InputError as error:
         raise InputError(f"data.test: {error}") from None
     return text, load_evaluation(data.valid, data)
@@ -271,8 +278,8 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     if data.buckets:
         buckets = cover(data.buckets, *lengths, **options)
     else:
-        count = config.data.num_buckets
-        buckets = plan_buckets(*lengths, num_buckets=count, **options)
+        options["num_buckets"] = config.data.num_buckets
+        buckets = plan_buckets(*lengths, **options)
     batches = evaluation_batches(encoded, buckets)
     if not config.training.masks:
         return [batch for batch, _ in batches]
@@ -320,8 +327,8 @@ def _first_vocabularies(
         try:
             return text.vocabularies(Path(scratch), report=report)
         except InputError as error:
-            named = f"{initial_run}/vocabulary"
-            raise InputError(str(error).replace(scratch, named)) from None
+            line = str(error).replace(scratch, f"{initial_run}/vocabulary")
+            raise InputError(line) from None
 
 
 def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:

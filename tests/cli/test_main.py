@@ -67,8 +67,8 @@ TRAIN = "train --config=reverse --workdir=x"
     ],
 )
 def test_exit_codes_follow_one_rule(line, code, rule, call, tmp_path, monkeypatch):
-    """2: the command line is wrong whatever files there are, and a second line names the
-    help. 1: a file, a run or a configuration is. A misspelt flag, command or key is
+    """2: the command line is wrong whatever files there are, and a second line names
+    its help. 1: a file, a run or a configuration is. A misspelt flag, command or key is
     followed by the nearest.
     """
     monkeypatch.chdir(tmp_path)

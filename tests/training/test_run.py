@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from training.little import cached_make_engine, little_config, steps_of
 
+from jaxformer.data.corpus import TrainingText
 from jaxformer.data.sources import load
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
@@ -132,14 +133,20 @@ def test_a_directory_with_other_files(path, refused):
     ("key", "text", "message"),
     [
         ("train", "text:/nowhere/a,/nowhere/b", "no file"),
-        ("valid", "text:/nowhere/a,/nowhere/b", "no file"),
+        ("train", "text:{0}/a,{0}/b", "a has 3 lines and .*b has 2: line i of one"),
+        ("valid", "text:{0}/a,{0}/b", "a has 3 lines and .*b has 2: line i of one"),
+        ("test", "text:{0}/a,{0}/b", "data.test: .*a has 3 lines and .*b has 2: "),
         ("test", "text:/nowhere/a,/nowhere/b", "data.test: .*no file /nowhere/a"),
     ],
 )
-def test_text_that_is_not_there(path, corpus, key, text, message):
-    """It is missed at the start, before the directory is made; nothing of a test set
-    is read.
+def test_text_that_is_missing(path, corpus, key, text, message, monkeypatch, tmp_path):
+    """Files that are missing or of different lengths are found at the start, before a
+    vocabulary is trained or the directory is made.
     """
+    monkeypatch.setattr(TrainingText, "vocabularies", lambda *_, **__: 1 / 0)
+    for name, count in {"a": 3, "b": 2}.items():
+        (tmp_path / name).write_text("x\n" * count)
+    text = text.format(tmp_path)
     with pytest.raises(InputError, match=message):
         open_run(little_config(corpus, {f"data.{key}": text}), path)
     assert not path.exists()
