@@ -11,6 +11,8 @@ from typing import Any
 
 import griffe
 
+from jaxformer.cli.config_file import field_comments
+
 OUTSIDE = sys.stdlib_module_names | {"flax", "jax", "numpy", "optax", "orbax"}
 """Packages that docstrings may speak of without a link."""
 
@@ -101,29 +103,11 @@ def add_signature(found: griffe.Object) -> None:
 
 
 def take_comments(found: griffe.Object) -> None:
-    """Let the comment above a field be its docstring; fields without one belong to
-    that of the field before.
-    """
-    lines = found.lines_collection[found.filepath]  # type: ignore[index]
-    said = ""
+    """Let the comment above a field be its docstring."""
+    said = field_comments(found.source)
     for member in own_members(found):
-        if (
-            not member.is_attribute
-            or member.docstring is not None
-            or member.lineno is None
-        ):
-            said = ""
-            continue
-        first = member.lineno - 1
-        while lines[first - 1].lstrip().startswith("#"):
-            first -= 1
-        above = [
-            line.strip().removeprefix("#").strip()
-            for line in lines[first : member.lineno - 1]
-        ]
-        said = " ".join(above) or said
-        if said:
-            member.docstring = griffe.Docstring(said, parent=member)
+        if member.is_attribute and member.docstring is None and said.get(member.name):
+            member.docstring = griffe.Docstring(said[member.name], parent=member)
 
 
 def hide_undocumented(found: griffe.Object) -> None:

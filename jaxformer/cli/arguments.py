@@ -172,14 +172,7 @@ def add_decoding(parser: argparse.ArgumentParser, *, source: bool = True) -> Non
         source: whether the model has one; without, keys of sources are left out.
     """
     words = {} if source else {"translation": "continuation", "sentences": "prompts"}
-    group = search_group(parser)
-    add_keys(group, DecodingConfig, () if source else _OF_SOURCES, words)
-
-
-def search_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the group of the flags that are keys of the section ``decoding``."""
-    said = "The run's own settings take precedence over these defaults."
-    return parser.add_argument_group("search", said)
+    add_keys(parser, DecodingConfig, () if source else _OF_SOURCES, words)
 
 
 def add_keys(
@@ -191,22 +184,26 @@ def add_keys(
     """Declare a flag for each key of a section that has a help text.
 
     Args:
-        parser: of a command, or a group of it.
+        parser: of a command.
         section: a dataclass of keys.
         omitted: names of keys without a flag.
         words: of the help texts, and what replaces them.
     """
+    if section is DecodingConfig:
+        parser = parser.add_argument_group(
+            "search", "The run's own settings take precedence over these defaults."
+        )
     for field in _flags(section):
         if field.name in omitted:
             continue
         text = field.metadata["help"]
         for word, other in (words or {}).items():
             text = text.replace(word, other)
-        if field.type != "bool" and field.default != "" and "default" not in text:
-            text += f" (default: {field.default})"
         if field.type == "bool":
             kind: dict[str, Any] = {"action": "store_const", "const": True}
         else:
+            if field.default != "" and "default" not in text:
+                text += f" (default: {field.default})"
             types = {"int": int, "float": float}
             kind = {"type": types.get(str(field.type).split(" ")[0], str)}
             kind["metavar"] = field.metadata["flag"]
@@ -263,9 +260,6 @@ def naming_flags(section: str) -> Iterator[None]:
         raise UsageError(str(error).replace(f"{section}.", "--")) from None
 
 
-_DRAWN = "is for drawing at random: add --sample, or leave it out"
-
-
 def choose_search(
     options: argparse.Namespace, decoding: DecodingConfig
 ) -> DecodingConfig:
@@ -277,15 +271,30 @@ def choose_search(
     asked = asked_search(options)
     with naming_flags("decoding"):
         chosen = dataclasses.replace(decoding, **asked)
-    needless = {} if chosen.sample else dict.fromkeys(SAMPLING, _DRAWN)
+    drawn = "is for drawing at random: add --sample, or leave it out"
+    needless = dict.fromkeys(map(str, SAMPLING), drawn)
     if chosen.sample:
-        needless["beam_size"] = "is for a search: leave it out, or --sample"
+        needless = {"beam_size": "is for a search: leave it out, or --sample"}
     if chosen.length_penalty == "none":
-        needless["alpha"] = "changes nothing without --length_penalty: leave it out"
+        needless["alpha"] = "has no effect with length_penalty=none: leave it out"
     for name, reason in needless.items():
         if name in asked:
             raise UsageError(f"--{name} {reason}")
     return chosen
+
+
+def check_text(options: argparse.Namespace) -> None:
+    """Check that a data set is named, or files of both sides, or neither.
+
+    Raises:
+        UsageError: only one side is, or both ways are taken.
+    """
+    if (options.source is None) != (not options.reference):
+        raise UsageError(
+            "--source and --reference go together: give both, or a --dataset"
+        )
+    if options.source is not None and options.dataset is not None:
+        raise UsageError("give either --dataset, or --source and --reference")
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:

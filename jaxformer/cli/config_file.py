@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import re
@@ -46,17 +45,16 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         InputError: the file is missing or fails (with its line), or a value has another
             type. An unknown key is refused by :func:`jaxformer.runs.config.parse`.
     """
+    config = _of_run(find(name)) if name.endswith(".json") else _run(*_split(name))
+    unknown: dict[str, dict[str, str]] = {}
     for override in overrides:
-        if not is_override(override):
+        key, equals, text = override.removeprefix(PREFIX).partition("=")
+        if key == override or not equals:
             raise UsageError(
                 f"{override!r} sets no key of the configuration: write"
                 f" {PREFIX}SECTION.KEY=VALUE as one word, such as"
                 f" {PREFIX}training.steps=100"
             )
-    config = _of_run(find(name)) if name.endswith(".json") else _run(*_split(name))
-    unknown: dict[str, dict[str, str]] = {}
-    for override in overrides:
-        key, _, text = override.removeprefix(PREFIX).partition("=")
         section, _, name = key.partition(".")
         if section == "model" and name in OF_THE_VOCABULARY:
             raise InputError(
@@ -85,20 +83,14 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def is_override(argument: str) -> bool:
-    """Return whether an argument is of the form ``--config.SECTION.KEY=VALUE``."""
-    return argument.startswith(PREFIX) and "=" in argument
-
-
 def list_keys() -> str:
     """Format the keys of all sections: default, and the first sentence of what their
     declaration says.
     """
     rows: dict[str, dict[str, str]] = {}
     for section, kind in typing.get_type_hints(RunConfig).items():
-        said = {}
-        for part in reversed(kind.__mro__[:-1]):
-            said |= field_comments(inspect.getsource(part))
+        parts = map(inspect.getsource, reversed(kind.__mro__[:-1]))
+        said = field_comments("".join(parts))
         rows[section] = {
             f"{field.name}={field.default}": field.metadata["help"]
             or re.split(r'(?<=[^l ]\.) (?=[A-Z"`])', said[field.name])[0]
@@ -112,19 +104,10 @@ def field_comments(source: str) -> dict[str, str]:
     """Return the comment above each field of a class, from its source; fields without
     one belong to that of the field before.
     """
-    lines = source.splitlines()
-    (tree,) = ast.parse(source).body
-    assert isinstance(tree, ast.ClassDef)
     found, said = {}, ""
-    for node in tree.body:
-        above: list[str] = []
-        while lines[node.lineno - 2 - len(above)].lstrip().startswith("#"):
-            above.insert(0, lines[node.lineno - 2 - len(above)].strip(" #"))
-        said = " ".join(above) or said
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = said
-        else:
-            said = ""
+    for above, name in re.findall(r"((?:^    #.*\n)*)^    (\w+):", source, re.M):
+        said = " ".join(re.findall("# (.*)", above)) or said
+        found[name] = said
     return found
 
 

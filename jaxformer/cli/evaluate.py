@@ -14,6 +14,7 @@ from jaxformer.cli.arguments import (
     add_options,
     add_search,
     asked_search,
+    check_text,
     choose_search,
     load_translator,
     name_flag,
@@ -85,12 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate."""
-    if (options.source is None) != (not options.reference):
-        raise UsageError(
-            "--source and --reference go together: give both, or a --dataset"
-        )
-    if options.source is not None and options.dataset is not None:
-        raise UsageError("give either --dataset, or --source and --reference")
+    check_text(options)
     config = configuration.load(options.workdir / "config.json")
     if options.source is None and options.dataset is None:
         _check_own_set(options, config)

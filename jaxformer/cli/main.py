@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import sys
@@ -90,38 +91,20 @@ def main(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         code = report(error)
         if code == WRONG_USAGE:
-            command = [name for name in arguments[:1] if name in COMMANDS]
-            sys.stderr.write(f"{' '.join(['jaxformer', *command])} --help\n")
+            command = COMMANDS.keys() & arguments[:1]
+            sys.stderr.write(" ".join(["jaxformer", *command, "--help\n"]))
         return code
     finally:
         bucket.close()
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Wraps paragraphs, but not those with indented lines; the usage has only what is
-    required.
-    """
+    """Wraps paragraphs, but not those with indented lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         wrap = functools.partial(*(textwrap.fill,), width=width, break_on_hyphens=False)
         parts = text.strip("\n").split("\n\n")
         return "\n\n".join(part if "\n " in part else wrap(part) for part in parts)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
-
-    def add_usage(
-        self, usage: Any, actions: Any, groups: Any, prefix: Any = None
-    ) -> None:
-        groups = [group for group in groups if group.required]
-        choices = [action for group in groups for action in group._group_actions]
-        rest = argparse.Action([], "options", nargs="*", metavar="OPTION")
-        needed = [
-            each
-            for each in actions
-            if each.required or each in choices or not each.option_strings
-        ]
-        super().add_usage(usage, [*needed, rest], groups, prefix)
 
 
 def list_rows(groups: Mapping[str, Mapping[str, str]]) -> str:
@@ -150,16 +133,16 @@ class _Parser(argparse.ArgumentParser):
         self.register("type", Path, _path)
 
     # One signature in place of argparse's overloads.
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def parse_known_args(self, args: Any, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Read the arguments.
 
         Raises:
             UsageError: a flag or a command is not known, or one is missing.
         """
-        words = list(args or ())
+        words: list[str] = list(args)
         flags = {flag.replace("-", "_"): flag for flag in self._option_string_actions}
-        end = words.index("--") if "--" in words else len(words)
-        for place, word in enumerate(words[: 1 if self._subparsers else end]):
+        own = words[:1] if self._subparsers else words
+        for place, word in enumerate(itertools.takewhile("--".__ne__, own)):
             name, equals, value = word.partition("=")
             plain = name.replace("-", "_")
             if not name.startswith("--"):
@@ -270,6 +253,12 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
             described.epilog = module.EXAMPLE
             module.configure(described)
             described.set_defaults(run=module.run)
+            form = argparse.HelpFormatter(described.prog)
+            needed = [
+                x for x in described._actions if x.required or not x.option_strings
+            ]
+            form.add_usage(None, needed, [], "")
+            described.usage = f"{form.format_help().strip()} [OPTION ...]"
     return parser
 
 

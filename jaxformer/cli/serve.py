@@ -12,7 +12,6 @@ from jaxformer.cli.arguments import (
     asked_keys,
     asked_search,
     naming_flags,
-    search_group,
 )
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, write_output
@@ -61,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         repeated=True,
     )
     add_keys(parser, ServingConfig)
-    add_keys(search_group(parser), DecodingConfig, ("batch_size",))
+    add_keys(parser, DecodingConfig, ("batch_size",))
     listed = "only tokens that jaxformer shortlist found likely for each sentence"
     add("--shortlist", action="store_true", help=listed)
 

@@ -8,7 +8,13 @@ import dataclasses
 import numpy as np
 
 from jaxformer import bucket
-from jaxformer.cli.arguments import add_languages, add_options, add_workdir, number
+from jaxformer.cli.arguments import (
+    add_languages,
+    add_options,
+    add_workdir,
+    check_text,
+    number,
+)
 from jaxformer.cli.output import say, write_record
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
@@ -106,12 +112,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Check which text is named."""
-    if (options.source is None) != (options.reference is None):
-        raise UsageError(
-            "--source and --reference go together: give both, or a --dataset"
-        )
-    if options.source is not None and options.dataset is not None:
-        raise UsageError("give either --dataset, or --source and --reference")
+    check_text(options)
     languages = options.source_language or options.target_language
     if languages and options.source is None and options.dataset is None:
         raise UsageError(

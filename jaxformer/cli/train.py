@@ -101,17 +101,21 @@ def _cluster(options: argparse.Namespace) -> Cluster | None:
 
 def _configure(options: argparse.Namespace) -> RunConfig:
     saved = options.workdir / "config.json"
-    if options.config is None and not saved.exists():
-        raise UsageError(
-            f"--config is missing, and {options.workdir} has no run to continue: name a"
-            " configuration, such as --config=quickstart"
-        )
-    name = str(saved) if options.config is None else options.config
+    name = options.config
+    if name is None:
+        if not saved.exists():
+            raise UsageError(
+                f"--config is missing, and {options.workdir} has no run to continue:"
+                " name a configuration, such as --config=quickstart"
+            )
+        name = str(saved)
     config = configuration.parse(config_file.read(name, options.overrides))
     if not saved.exists():
         return config
-    named = [each.partition("=")[0] for each in options.overrides]
-    named = [each.removeprefix(config_file.PREFIX) for each in named]
+    named = [
+        each.removeprefix(config_file.PREFIX).partition("=")[0]
+        for each in options.overrides
+    ]
     return configuration.keep_earlier(config, configuration.load(saved), named)
 
 

@@ -123,12 +123,11 @@ class RunConfig:
         encoder, decoder, heads, kind = _FITTING[name]
         stacks = bool(model.num_encoder_layers), bool(model.num_decoder_layers)
         if stacks != (encoder, decoder):
-            needed = "an encoder and a decoder"
-            if not (encoder and decoder):
-                side, other = "a decoder", "encoder"
-                if encoder:
-                    side, other = "an encoder", "decoder"
-                needed = f"{side}-only model: set model.num_{other}_layers=0"
+            needed = {
+                (True, True): "an encoder and a decoder",
+                (True, False): "an encoder-only model: set model.num_decoder_layers=0",
+                (False, True): "a decoder-only model: set model.num_encoder_layers=0",
+            }[encoder, decoder]
             raise InputError(
                 f"training.objective={name} needs {needed}, and this has"
                 f" {model.num_encoder_layers} encoder and {model.num_decoder_layers}"
@@ -357,34 +356,27 @@ def _refuse_unknown(prefix: str, given: Iterable[str], known: Iterable[str]) -> 
             near = find_key(prefix + name)
             raise InputError(
                 f"there is no configuration key {prefix}{name}"
-                + (f"; did you mean {near}?" if near else "")
+                + f"; did you mean {near}?" * bool(near)
             )
 
 
 def find_key(wrong: str) -> str | None:
     """Return the key, or section, that a wrong one was meant to be; None: none is near.
 
-    It has the same name in another section, a word of it, or like letters.
+    It has the same name in another section, a word of it (heads is num_heads), or like
+    letters.
     """
     section, _, name = wrong.rpartition(".")
-    hints = typing.get_type_hints(RunConfig)
-    names = {
-        f"{part}.{field.name}": field.name
-        for part, kind in hints.items()
-        for field in dataclasses.fields(kind)
-    } | {part: part for part in hints}
-    own = [each for each in names if each.startswith(f"{section}.")] or [*names]
-    for alike, cutoff in (
-        ([each for each in names if names[each] == name], 0.0),
-        # heads is num_heads
-        ([each for each in own if name in names[each].split("_")], 0.0),
-        (own, 0.6),
-        ([*names], 0.6),
-    ):
-        last = [names[each] for each in alike]
-        for near in difflib.get_close_matches(name, last, n=1, cutoff=cutoff):
-            return alike[last.index(near)]
-    return None
+
+    def likeness(known: str) -> tuple[bool, bool, bool, float]:
+        part, _, last = known.rpartition(".")
+        own = section in ("", part)
+        ratio = difflib.SequenceMatcher(None, name, last).ratio()
+        return last == name, own and name in last.split("_"), own and ratio > 0.6, ratio
+
+    known = [*flatten(parse({})), *typing.get_type_hints(RunConfig)]
+    near = max(known, key=likeness)
+    return near if likeness(near) > (False, False, False, 0.6) else None
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

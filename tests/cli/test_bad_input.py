@@ -160,6 +160,8 @@ def test_an_error_cannot_control_a_terminal(call, tmp_path):
         ("--beam_size=100000", "--beam_size must be at most 10,000, not 100000"),
         ("--n_best=100000000 --sample", "--n_best: must be at most 10,000, not"),
         ("--n_best=3 --beam_size=2", "at most the beam of 2, not 3"),
+        ("--sample --beam-size=3", "--beam_size is for a search: leave it out"),
+        ("--length_penalty=none --alpha=1", "--alpha has no effect with length_pen"),
         ("--top_k=5", "--top_k is for drawing at random: add --sample, or leave"),
         ("--prefix=nowhere", "no file nowhere"),
         ("--output=/", "/"),

@@ -57,7 +57,6 @@ TRAIN = "train --config=reverse --workdir=x"
         (f"{TRAIN} --data.train x", 2, "did you mean --config.data.train=VALUE?"),
         (f"{TRAIN} --config.data.train x", 2, "write --config.SECTION.KEY=VALUE as o"),
         ("train --workdir=x", 2, "--config is missing, and x has no run to continue"),
-        ("translate --workdir=x --sample --beam_size=4", 1, "x/config.json"),
         (f"{TRAIN} --distributed_timeout=3", 2, "is for several hosts"),
         ("average --workdir=x --last=a", 2, "invalid whole number value: 'a'"),
         ("info --config=reverse --config.model.d_model=0", 1, "model.d_model must be"),
