@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import errno
 import functools
 import hashlib
@@ -17,12 +18,11 @@ import platform
 import sys
 import textwrap
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxformer import __version__, bucket, signals
-from jaxformer.data.records import did_you_mean
 from jaxformer.errors import InputError, UsageError, escape_controls
 from jaxformer.files import check_writable, describe
 
@@ -147,27 +147,20 @@ class _Parser(argparse.ArgumentParser):
             plain = name.replace("-", "_")
             if not name.startswith("--"):
                 if self._subparsers and word not in (*COMMANDS, "-h"):
-                    self.error(
-                        f"there is no command {word}{did_you_mean(word, COMMANDS)}"
-                    )
+                    self.error(f"there is no command {word}{_near(word, COMMANDS)}")
             elif plain in flags:
                 words[place] = f"{flags[plain]}{equals}{value}"
             elif "__config" in flags and plain.startswith("__config."):
                 words[place] = f"--{plain[2:]}{equals}{value}"
             elif " " not in name:
-                self.error(f"there is no flag {name}{self._near(name)}")
+                near = _near(name, self._option_string_actions)
+                if not near and "__config" in flags:
+                    from jaxformer.runs.config import find_key
+
+                    key = find_key(name[2:])
+                    near = f"; did you mean --config.{key}=VALUE?" * bool(key)
+                self.error(f"there is no flag {name}{near}")
         return super().parse_known_args(words, namespace)
-
-    def _near(self, name: str) -> str:
-        """Ask for the nearest flag, or for a key of the configuration."""
-        flags = [flag[2:] for flag in self._option_string_actions]
-        near = did_you_mean(name[2:], flags).replace("mean ", "mean --")
-        if near or "config" not in flags:
-            return near
-        from jaxformer.runs.config import find_key
-
-        key = find_key(name[2:])
-        return f"; did you mean --config.{key}=VALUE?" if key else ""
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong.
@@ -176,6 +169,14 @@ class _Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         raise UsageError(message)
+
+
+def _near(wrong: str, names: Iterable[str]) -> str:
+    """Ask for the name that is nearest to a wrong one, by its letters."""
+    bare = {name.lstrip("-"): name for name in names}
+    for near in difflib.get_close_matches(wrong.lstrip("-"), bare, n=1):
+        return f"; did you mean {bare[near]}?"
+    return ""
 
 
 def _path(text: str) -> Path:
