@@ -219,11 +219,12 @@ class DecodingConfig:
     max_source_length: int | None = key(
         None, least=8, most=MOST_COUNTED, changes="speed"
     )
-    # For longer sources. "split" (default): cut them between sentences, and sentences
-    # that are still too long between clauses or words, translate all parts and join
-    # them. "refuse": an error before anything is translated. Without max_source_length
-    # only sources beyond the model's positions are refused; sources longer than in
-    # training are translated whole, with a warning, and may lose much of their text.
+    # What becomes of longer sources: "split" (their parts are translated and joined) or
+    # "refuse" (an error before anything is translated). They are cut between sentences,
+    # and sentences that are still too long between clauses or words. If they are
+    # refused without max_source_length, only sources beyond the model's positions are;
+    # sources longer than in training are translated whole, with a warning, and may lose
+    # much of their text.
     long_sources: Literal["refuse", "split"] = key(
         "split", choices=("refuse", "split"), changes="speed"
     )
