@@ -9,7 +9,7 @@ import runpy
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,11 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         InputError: the file is missing or fails (with its line), or a value has another
             type. An unknown key is refused by :func:`jaxformer.runs.config.parse`.
     """
-    config = _of_run(find(name)) if name.endswith(".json") else _run(*_split(name))
+    config = _of_run(find(name)) if name.endswith(".json") else _run(name)
     unknown: dict[str, dict[str, str]] = {}
     for override in overrides:
         key, equals, text = override.removeprefix(PREFIX).partition("=")
-        if key == override or not equals:
+        if not (override.startswith(PREFIX) and equals):
             raise UsageError(
                 f"{override!r} sets no key of the configuration: write"
                 f" {PREFIX}SECTION.KEY=VALUE as one word, such as"
@@ -149,15 +149,6 @@ def _folder() -> Path:
     return within if within.is_dir() else package.parent / "configs"
 
 
-def _split(name: str) -> tuple[str, str | None]:
-    """Return the path of a configuration file and the variant after its colon."""
-    # A variant may have colons, as the URL of a run has.
-    stem, colon, variant = name.partition(":")
-    if colon and not Path(name).is_file():
-        return find(stem), variant
-    return find(name), None
-
-
 def _of_run(path: str) -> Any:
     """Return the configuration of a run, without what follows from its vocabulary."""
     config = configuration.default_config()
@@ -168,54 +159,41 @@ def _of_run(path: str) -> Any:
     return config
 
 
-def _run(path: str, variant: str | None) -> Any:
-    """Return what the file's ``get_config()`` returns."""
+def _run(name: str) -> Any:
+    """Return what ``get_config()`` of a file returns, called with the variant after
+    the colon.
+    """
+    variant: list[str] = []
+    if ":" in name and not Path(name).is_file():
+        # A variant may have colons, as the URL of a run has.
+        name, *variant = name.split(":", 1)
+    path = find(name)
     # As for a script, files of the same folder can be imported: one configuration calls
     # get_config() of another.
     sys.path.insert(0, str(Path(path).parent.absolute()))
     try:
-        get_config = runpy.run_path(path).get("get_config")
-        config = None if get_config is None else _call(get_config, path, variant)
+        get_config = runpy.run_path(path).get("get_config", lambda *_: None)
+        if variant and not inspect.signature(get_config).parameters:
+            raise InputError(f"{path} has no variants: leave out :{variant[0]}")
+        config = get_config(*variant)
     except InputError:
         raise
     # The user's file may fail in any way.
     except (Exception, SystemExit) as error:
-        raise InputError(
-            f"{path}{_line(path, error)}: {type(error).__name__}: {error}"
-        ) from None
+        # where it failed, or where it called what failed
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines.append(error.lineno)
+        place = f", line {lines[-1]}" if lines and lines[-1] is not None else ""
+        raise InputError(f"{path}{place}: {type(error).__name__}: {error}") from None
     finally:
         del sys.path[0]
-    if not _has_sections(config):
+    kind = require("ml_collections", "train").ConfigDict
+    sections = config.values() if isinstance(config, kind) else ()
+    if not sections or not all(isinstance(section, kind) for section in sections):
         raise InputError(
             f"{path} must define get_config() that changes and returns"
             " jaxformer.runs.config.default_config()"
         )
     return config
-
-
-def _call(get_config: Callable[..., Any], path: str, variant: str | None) -> Any:
-    """Call ``get_config`` with the variant, if one was named."""
-    if variant is None:
-        return get_config()
-    if not inspect.signature(get_config).parameters:
-        raise InputError(f"{path} has no variants: leave out :{variant}")
-    return get_config(variant)
-
-
-def _has_sections(config: Any) -> bool:
-    """Return whether these are sections of keys, at least one."""
-    kind = require("ml_collections", "train").ConfigDict
-    return (
-        isinstance(config, kind)
-        and len(config) > 0
-        and all(isinstance(section, kind) for section in config.values())
-    )
-
-
-def _line(path: str, error: BaseException) -> str:
-    """Return the line of the file where it failed, or where it called what failed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == path]
-    if isinstance(error, SyntaxError) and error.filename == path:
-        lines.append(error.lineno)
-    return f", line {lines[-1]}" if lines and lines[-1] is not None else ""
