@@ -210,7 +210,11 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
     sections = typing.get_type_hints(RunConfig)
     _refuse_unknown("", config, sections)
     values = {name: dict(config.get(name) or {}) for name in sections}
-    _drop_removed(values)
+    for name, (default, advice) in REMOVED.items():
+        section, _, field = name.partition(".")
+        value = values[section].pop(field, default)
+        if str(value) != str(default):
+            _warn(f"{name}={value} {advice}")
     data, model = values["data"], values["model"]
     if "vocabulary_size" not in model and type(data.get("vocabulary_size")) is int:
         # There is no vocabulary yet: take its configured size.
@@ -324,14 +328,6 @@ REMOVED: dict[str, tuple[object, str]] = {
     "training.profile_steps": (5, "has no effect: a trace has 5 steps"),
     "training.stall_seconds": (60.0, "has no effect"),
 }
-
-
-def _drop_removed(values: Mapping[str, dict[str, Any]]) -> None:
-    for name, (default, advice) in REMOVED.items():
-        section, _, key = name.partition(".")
-        value = values[section].pop(key, default)
-        if str(value) != str(default):
-            _warn(f"{name}={value} {advice}")
 
 
 @functools.cache  # once a process
