@@ -35,6 +35,7 @@ def evaluate(
     decoding: DecodingConfig | None = None,
     metrics: Sequence[Metric] | None = None,
     more_references: Sequence[Sequence[str]] = (),
+    progress: Callable[[int], None] = lambda _: None,
     notice: Callable[[LongSources], None] = LongSources.warn,
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate each sentence of a set once and score against the raw references.
@@ -47,6 +48,7 @@ def evaluate(
         metrics: the metrics to compute; by default those of
             :func:`jaxformer.evaluation.choice.choose_metrics`.
         more_references: further references, each one flat list.
+        progress: called after each batch with the number of completed sentences.
         notice: called if a source is longer than training saw; by default it issues a
             :class:`~jaxformer.errors.LongSourceWarning`.
 
@@ -75,7 +77,9 @@ def evaluate(
     decoding = decoding or translator.decoding
     begun = time.monotonic()
     long = [LongSources(translator.codec.longest)]
-    found = translator.search(sources, decoding=decoding, notice=long.append)
+    found = translator.search(
+        sources, decoding=decoding, progress=progress, notice=long.append
+    )
     seconds = time.monotonic() - begun
     hypotheses = [best[0].text for best in found]
     if len(long) > 1:
@@ -135,7 +139,18 @@ def make_validator(run: Run, model: Model) -> Validator:
         )
     own = sources[jax.process_index() :: jax.process_count()]
 
-    def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:
+    def validate(
+        params: PyTree,
+        stop: Callable[[], bool],
+        show: Callable[[str], None] = lambda _: None,
+    ) -> Validation | None:
+        done = 0
+
+        def progress(count: int) -> None:
+            nonlocal done
+            done += count
+            show(f"evaluating {done}/{len(own)}")
+
         translator = Translator(
             model.config,
             params,
@@ -152,6 +167,7 @@ def make_validator(run: Run, model: Model) -> Validator:
                 own,
                 beam_size=config.evaluation.beam_size,
                 stop=stop,
+                progress=progress,
                 notice=lambda _: None,
             )
         )

@@ -38,8 +38,12 @@ class Validation(NamedTuple):
     samples: list[dict[str, str]]
 
 
-Validator = Callable[[PyTree, Callable[[], bool]], Validation | None]
-"""Translate the validation set with parameters; None if it was asked to stop."""
+Validator = Callable[
+    [PyTree, Callable[[], bool], Callable[[str], None]], Validation | None
+]
+"""Translate the validation set with parameters, and tell how far that is; None if it
+was asked to stop.
+"""
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 
@@ -15,10 +17,18 @@ from jaxformer.errors import escape_controls, require
 class Display:
     """Shows the progress of the loop; any thread may write lines. This one shows
     nothing: the first host shows the progress of all.
+
+    Attributes:
+        live: whether :meth:`advance` is to get metrics between those of the log too.
     """
+
+    live = False
 
     def say(self, text: str) -> None:
         """Show a line that stays."""
+
+    def doing(self, what: str) -> None:
+        """Show on the bar what is done until the next step."""
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show how far the run is and, where there are new ones, its metrics."""
@@ -39,7 +49,8 @@ class Lines(Display):
     def say(self, text: str) -> None:
         """Show a line. Training continues if nobody reads it any more."""
         with contextlib.suppress(OSError):
-            sys.stderr.write(escape_controls(bucket.reword(text)) + "\n")
+            text = escape_controls(bucket.reword(text)).expandtabs(14)
+            sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -49,50 +60,61 @@ class Lines(Display):
 
 
 class Bar(Display):
-    """A progress bar of rich on standard error, for a terminal.
+    """A progress bar of rich on standard error, for a terminal, drawn once a second."""
 
-    Where the terminal is narrow the metrics that matter least are left out; with 100
-    columns there is room for all.
-    """
+    live = True
 
     def __init__(self, steps: int) -> None:
         """Begin a run of so many steps."""
-        progress = require("rich.progress", "train")
-        column = require("rich.table", "train").Column
-        console = require("rich.console", "train").Console(stderr=True)
-        self._steps, self._words = steps, []
-        self._progress = progress.Progress(
-            progress.BarColumn(bar_width=None, table_column=column(ratio=1)),
-            progress.TextColumn(
-                "{task.description}", markup=False, table_column=column(no_wrap=True)
-            ),
-            console=console,
-            expand=True,
+        live = require("rich.live", "train").Live
+        from rich.console import Console
+
+        self._steps, self._words, self._doing = steps, "", ""
+        self.advance(0, {})
+        console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        self._live = live(
+            console=console, get_renderable=self._draw, refresh_per_second=1
         )
-        self._task = self._progress.add_task(self._text(0), total=steps)
-        self._progress.start()
+        self._live.start()
 
     def say(self, text: str) -> None:
-        """Show a line above the bar."""
-        self._progress.console.print(
-            escape_controls(bucket.reword(text)), markup=False, highlight=False
-        )
+        """Show a line above the bar; text after a tab is wrapped beside its label."""
+        from rich.table import Table
+
+        for line in escape_controls(bucket.reword(text)).split("\n"):
+            row = Table.grid(padding=(0, 1))
+            row.add_row(*line.split("\t", 1))
+            self._live.console.print(row)
+
+    def doing(self, what: str) -> None:
+        """Show it at once, and then with the seconds since the last step."""
+        self._doing = what
+        self._live.refresh()
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """Move the bar."""
+        self._step, self._since, self._doing = step, time.monotonic(), ""
         if metrics:
-            self._words = describe(metrics)
-        self._progress.update(self._task, completed=step, description=self._text(step))
+            self._words = " ".join(describe(metrics, _OF_BAR))
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._progress.stop()
+        self._doing = ""
+        self._live.stop()
 
-    def _text(self, step: int) -> str:
-        return fit(
-            [f"{step}/{self._steps}", *self._words],
-            self._progress.console.width - _SHORTEST_BAR,
-        )
+    def _draw(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        words = self._words
+        if self._doing:
+            words = f"{self._doing} {time.monotonic() - self._since:.0f} s"
+        row = Table.grid(expand=True, padding=(0, 1))
+        row.add_column(ratio=1)
+        row.add_column(ratio=2, no_wrap=True)
+        text = f"{self._step}/{self._steps} {words}"
+        row.add_row(ProgressBar(self._steps, self._step), text)
+        return row
 
 
 def make_display(steps: int) -> Display:
@@ -103,9 +125,6 @@ def make_display(steps: int) -> Display:
         return Display()
     return Bar(steps) if sys.stderr.isatty() else Lines(steps)
 
-
-# The shortest bar, and the column between it and the text.
-_SHORTEST_BAR = 4
 
 _SHOWN: dict[str, Callable[[float], str]] = {
     "loss": "loss {:.3f}".format,
@@ -118,28 +137,18 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "seconds_left": lambda value: f"left {clock(value)}",
 }
 
-# What a narrow terminal drops, in this order.
-_LEAST = ("pad", "norm", "lr", "MFU", "ppl", "left", "tok/s", "loss")
+_OF_BAR = ("loss", "tokens_per_second", "seconds_left")
 
 
-def describe(metrics: Mapping[str, float]) -> list[str]:
+def describe(
+    metrics: Mapping[str, float], names: Iterable[str] = tuple(_SHOWN)
+) -> list[str]:
     """Format the metrics of training that are shown."""
     return [
-        form(metrics[f"train/{name}"])
-        for name, form in _SHOWN.items()
+        _SHOWN[name](metrics[f"train/{name}"])
+        for name in names
         if f"train/{name}" in metrics
     ]
-
-
-def fit(words: list[str], width: int) -> str:
-    """Join the words that :func:`describe` gave, without those that matter least if
-    they are longer than ``width``.
-    """
-    for least in _LEAST:
-        if len(" ".join(words)) <= width:
-            break
-        words = [word for word in words if least not in word.split(" ")]
-    return " ".join(words)
 
 
 def clock(seconds: float) -> str:

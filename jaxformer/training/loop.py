@@ -97,6 +97,7 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
             compiles = shape not in shapes
             if compiles:
                 shapes.add(shape)
+                parts.display.doing("compiling the training step")
                 read(parts, unread, progress, meter)
             with meter.compiling() if compiles else contextlib.nullcontext():
                 state, metrics = engine.step(state, batch)
@@ -107,7 +108,9 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
                 # host gets the next batch.
                 at_rest = compiles or log_due or evaluation_due or save_due
                 read(parts, unread, progress, meter, leave=0 if at_rest else 1)
-            entry = write_log(parts, progress, meter) if log_due else {}
+            entry = {}
+            if log_due or (parts.display.live and progress.sums):
+                entry = write_log(parts, progress, meter, keep=not log_due)
             parts.display.advance(progress.step, entry)
             if save_due and not evaluation_due:
                 save(parts, state, progress)
@@ -150,11 +153,13 @@ def read(
         meter.add(values["tokens"], batch)
 
 
-def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, float]:
+def write_log(
+    parts: LoopParts, progress: Progress, meter: Meter, *, keep: bool = False
+) -> dict[str, float]:
     """Write and return the means of the metrics since the last line of the log, and
-    their latest rate and loss scale.
+    their latest rate and loss scale; where they are to be kept, only return them.
     """
-    sums, progress.sums = progress.sums, {}
+    sums = progress.sums
     entry, tokens = {}, sums.get("tokens", 0.0)
     good = sums["steps"] - sums["skipped"]
     if good and tokens:
@@ -170,10 +175,13 @@ def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, f
         "train/tokens": tokens,
         "train/skipped": sums["skipped"],
         "train/epoch": float(progress.position.epoch),
-        **meter.read(parts.config.training.steps - progress.step),
+        **meter.read(parts.config.training.steps - progress.step, keep=keep),
         **parts.compilations.read(),
         **read_memory(),
     }
+    if keep:
+        return entry
+    progress.sums = {}
     if "loss_scale" in sums:
         entry["train/loss_scale"] = sums["loss_scale"]
         if not good:
@@ -188,6 +196,8 @@ def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, f
 
 def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
     """Measure loss and translations of the validation set; return early on a signal."""
+    parts.display.doing("evaluating")
+    begun = time.monotonic()
     sums: dict[str, float] = {}
     for batch in parts.valid:
         if any_host(bool(parts.stop)):
@@ -205,7 +215,9 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
     samples = []
     if parts.validate is not None:
         weights = parts.engine.weights(state)
-        validation = parts.validate(weights, lambda: bool(parts.stop))
+        validation = parts.validate(
+            weights, lambda: bool(parts.stop), parts.display.doing
+        )
         if validation is None:
             return
         scores |= validation.scores
@@ -215,6 +227,7 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
     parts.log.write(progress.step, entry)
     parts.log.write_samples(progress.step, samples)
     objective = parts.config.training.objective
+    entry["seconds"] = time.monotonic() - begun
     parts.display.say(describe_evaluation(progress.step, entry, samples, objective))
     # Checkpoints and evaluation.best_metric call it the loss.
     progress.judge({"loss": nll, **scores}, parts.config.evaluation.best_metric)
@@ -347,18 +360,18 @@ def describe_evaluation(
 
     Args:
         step: of the run.
-        entry: of the log.
+        entry: of the log, and the ``seconds`` that it took.
         samples: translations, of which the first two are shown.
         objective: of the run, which decides the metrics that are shown.
     """
     loss = "squared error" if objective == "regression" else "nll"
-    words = [f"valid {loss} {entry['valid/nll']:.3f}"]
+    words = [f"{loss} {entry['valid/nll']:.3f}"]
     for label, name in _SHOWN_OF.get(objective, _SHOWN).items():
         if name in entry:
             digits = 3 if "accuracy" in label else 2
             words.append(f"{label} {entry[name]:.{digits}f}")
-    lines = [f"evaluation at step {step}: {', '.join(words)}"]
+    lines = [f"evaluation at step {step}: {', '.join(words)}, {entry['seconds']:.1f} s"]
     for sample in samples[:2]:
-        lines.append(f"  source      {sample['source']}")
-        lines.append(f"  translation {sample['translation']}")
+        names = ("source", "translation", "reference")
+        lines += [f"  {name:<11}\t{sample[name]}" for name in names]
     return "\n".join(lines)

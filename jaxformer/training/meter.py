@@ -107,9 +107,9 @@ class Meter:
         finally:
             self._since = time.monotonic() if runs else None
 
-    def read(self, steps_left: int) -> dict[str, float]:
-        """Return the metrics since the last reading, and begin again; all steps are
-        read.
+    def read(self, steps_left: int, *, keep: bool = False) -> dict[str, float]:
+        """Return the metrics since the last reading, and begin again unless ``keep``;
+        all steps are read.
 
         Returns:
             ``train/tokens_per_second``, of real target tokens; ``train/data_wait``, the
@@ -132,7 +132,8 @@ class Meter:
         if self._begun is not None and self._steps:
             seconds = now - self._begun - self._compiling
             entry["train/seconds_left"] = seconds / self._steps * steps_left
-        self._reset()
+        if not keep:
+            self._reset()
         self._since = now if runs else None
         return entry
 

@@ -90,10 +90,13 @@ def train(
         longest = max(length for _, length in largest_batch(config, 1).values())
         _check_backend(config, longest, train=True)
         directory = together(lambda: bucket.open_directory(workdir))
+        display.doing("reading the text and its vocabulary")
         run = open_run(config, directory, report=display.say)
         config, model = run.config, make_model(run.config.model)
         engine = make_engine(model, config.training)
+        display.doing("encoding the text")
         data, valid = together(lambda: _load(run, display))
+        display.doing("drawing or restoring the parameters")
         first, texts = _check_start(run, engine, data)
         validate = None
         if make_validator is not None and config.evaluation.max_sentences != 0:

@@ -253,6 +253,7 @@ class Translator:
         texts: Sequence[str],
         *,
         stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda _: None,
         notice: Callable[[LongSources], None] = LongSources.warn,
         **options: Unpack[ResultOptions],
     ) -> list[list[Hypothesis]]:
@@ -263,6 +264,7 @@ class Translator:
             texts: sentences.
             stop: called between batches; True leaves the other sentences without
                 hypotheses.
+            progress: called after each batch with the number of completed sentences.
             notice: called at the end if sentences are longer than in training; by
                 default a :class:`~jaxformer.errors.LongSourceWarning`.
             **options: see :class:`~jaxformer.translation.options.ResultOptions`, with
@@ -273,7 +275,7 @@ class Translator:
                 is out of range. Nothing is translated then.
         """
         search = self.line_search(texts, window=max(1, len(texts)), **options)
-        return list(search.stream(texts, stop=stop, notice=notice))
+        return list(search.stream(texts, stop=stop, progress=progress, notice=notice))
 
     def stream(
         self,

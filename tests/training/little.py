@@ -127,9 +127,10 @@ def score(run: Any, model: Any) -> Any:
     which parameters they are of.
     """
 
-    def validate(params: Any, stop: Callable[[], bool]) -> Validation | None:
+    def validate(params: Any, stop: Callable[[], bool], _: Any) -> Validation | None:
         size = sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(params))
-        sample = {**run.valid[0]._asdict(), "translation": str(size)}
+        source, target = run.valid[0]
+        sample = {"source": source, "reference": target, "translation": str(size)}
         return None if stop() else Validation({"bleu": size % 1.0}, [sample])
 
     return validate

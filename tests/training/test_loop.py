@@ -188,10 +188,10 @@ def test_stopped_in_an_evaluation(train, tmp_path, straight, monkeypatch):
     run = tmp_path / "run"
 
     def interrupted(lines):
-        def validate(params, stop):
+        def validate(*given):
             if len(read_records(run)) == lines:
                 interrupt(signal.SIGINT)
-            return score(*made)(params, stop)
+            return score(*made)(*given)
 
         made = []
         return lambda *parts: made.extend(parts) or validate

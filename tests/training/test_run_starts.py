@@ -67,7 +67,7 @@ def test_patience(train, tmp_path, capfd):
     changes nothing, and more patience continues. Another score begins from nothing, and
     standard error says so.
     """
-    same = lambda *_: lambda params, stop: Validation({"bleu": 1.0}, [])  # noqa: E731
+    same = lambda *_: lambda *_: Validation({"bleu": 1.0}, [])  # noqa: E731
 
     def run(patience, metric="bleu"):
         best = {"training.patience": patience, "evaluation.best_metric": metric}
