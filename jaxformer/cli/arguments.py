@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxformer import bucket
 from jaxformer.cli.main import run_directory, text_file
-from jaxformer.cli.output import say
+from jaxformer.cli.output import announce_compilations, phase, say
 from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import SAMPLING, DecodingConfig
 
@@ -311,6 +311,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@phase("restoring the model")
 def load_translator(
     options: argparse.Namespace,
     target_language: str | None,
@@ -331,6 +332,7 @@ def load_translator(
     """
     from jaxformer.translation.translator import Translator
 
+    announce_compilations()
     weights = options.ensemble_weights
     if weights is not None and not options.ensemble:
         raise UsageError(

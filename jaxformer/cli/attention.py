@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_model, add_options, check_source_language
-from jaxformer.cli.output import write_output
+from jaxformer.cli.output import phase, write_output
 from jaxformer.files import check_writable
 from jaxformer.translation.translator import Translator
 from jaxformer.visualization import attention
@@ -35,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@phase("drawing the attention")
 def run(options: argparse.Namespace) -> None:
     """Draw."""
     directory = options.output or options.workdir / "attention"

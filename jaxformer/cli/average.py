@@ -14,7 +14,7 @@ from jaxformer.checkpoints.average import (
 )
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.arguments import add_options, add_workdir, number, numbers
-from jaxformer.cli.output import say, write_record
+from jaxformer.cli.output import phase, say, write_record
 from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError
 from jaxformer.files import check_writable
@@ -53,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument, ("name", str, "NAME", name))
 
 
+@phase("averaging")
 def run(options: argparse.Namespace) -> None:
     """Average."""
     config = configuration.load(options.workdir / "config.json")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 
 from jaxformer.cli.arguments import add_metrics, add_options
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import check_output, write_output, write_record
+from jaxformer.cli.output import check_output, phase, write_lines, write_record
 from jaxformer.data.files import open_lines
-from jaxformer.errors import InputError, UsageError, escape_controls
+from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.breakdown import count_words
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
@@ -83,6 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@phase("comparing")
 def run(options: argparse.Namespace) -> None:
     """Compare."""
     names = [field.name for field in dataclasses.fields(ComparisonConfig)]
@@ -116,4 +118,6 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         write_record(found.to_record())
     else:
-        write_output(None, map(escape_controls, write_table(found)))
+        # 80 columns hold a row of short names
+        longest = 6 if sys.stdout.isatty() else 24
+        write_lines(write_table(found, longest), 13)

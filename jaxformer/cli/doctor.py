@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_workdir
 from jaxformer.cli.main import FAILED
-from jaxformer.cli.output import write_output, write_record
+from jaxformer.cli.output import phase, write_lines, write_record
 from jaxformer.diagnosis.doctor import examine
 from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import to_record, write_report
-from jaxformer.errors import escape_controls
 
 EXAMPLE = """
 examples:
@@ -43,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@phase("reading the run and its text")
 def run(options: argparse.Namespace) -> int | None:
     """Check."""
     evidence = Evidence(options.workdir, options.dataset)
@@ -51,5 +53,8 @@ def run(options: argparse.Namespace) -> int | None:
     if options.json:
         write_record(record)
     else:
-        write_output(None, map(escape_controls, write_report(findings, evidence.name)))
+        lines = write_report(findings, evidence.name)
+        if sys.stdout.isatty():  # of what is ok only what was found
+            lines = [re.sub(r"^(ok .*?) \| .*", r"\1", line) for line in lines]
+        write_lines(lines, 10)
     return FAILED if record["wrong"] else None

@@ -20,7 +20,15 @@ from jaxformer.cli.arguments import (
     name_flag,
     number,
 )
-from jaxformer.cli.output import name_lines, say, warn, write_record
+from jaxformer.cli.output import (
+    add_format,
+    name_lines,
+    phase,
+    say,
+    show_progress,
+    warn,
+    write_result,
+)
 from jaxformer.data import sources
 from jaxformer.data.corpus import check_evaluation, load_evaluation, name_sources
 from jaxformer.data.files import read_lines
@@ -49,13 +57,13 @@ examples:
 
 --from and --to, or else the run's languages, are the direction of a --dataset.
 
-Prints one JSON object with the scores, their signatures, and how the text was
-translated; writes it to results.json in the directory of the run, and the translations
-next to it. Other settings than the run's, such as --beam_size, have an entry of their
-own. References are compared unchanged, every line once. `tokens` counts the generated
-pieces, `unfinished` the translations that reached the longest length allowed,
-`long_sources` the sources with more tokens than in training: that limit, and how many
-were translated in parts (`cut`) or `whole`.
+Prints the scores, their signatures, and how the text was translated; writes them to
+results.json in the directory of the run, and the translations next to it. Other
+settings than the run's, such as --beam_size, have an entry of their own. References are
+compared unchanged, every line once. `tokens` counts the generated pieces, `unfinished`
+the translations that reached the longest length allowed, `long_sources` the sources
+with more tokens than in training: that limit, and how many were translated in parts
+(`cut`) or `whole`.
 
 A run of another training.objective takes --dataset, --checkpoint and --stride alone. A
 language model has perplexity by token and word and bits by byte, every token counted
@@ -82,6 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "tokens from a window of a language model to the next (default: no overlap)"
     )
     add_options(parser.add_argument, ("stride", number(1), "N", stride))
+    add_format(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -102,7 +111,8 @@ def run(options: argparse.Namespace) -> None:
         name = options.dataset or data.test
         if options.dataset is not None:
             data = data.between(options.source_language, wanted)
-        pairs, (source, language) = load_evaluation(name, data)
+        with phase(f"reading {name}"):
+            pairs, (source, language) = load_evaluation(name, data)
         _check_direction(name, options, (source, language))
     else:  # a path may contain what separates the parts of a mixture
         sides = map(sources.escape, (options.source, options.reference[0]))
@@ -123,7 +133,10 @@ def run(options: argparse.Namespace) -> None:
     )
     kept = _is_kept(options.workdir)
     translator = load_translator(options, wanted or language, source)
-    with name_lines(source=options.source or name_sources(name, data)):
+    with (
+        name_lines(source=options.source or name_sources(name, data)),
+        show_progress(len(pairs), options.workdir) as advance,
+    ):
         record, hypotheses = evaluate.evaluate(
             translator,
             pairs,
@@ -131,6 +144,7 @@ def run(options: argparse.Namespace) -> None:
             decoding=choose_search(options, translator.decoding),
             metrics=metrics,
             more_references=more,
+            progress=advance,
             notice=lambda long: warn(long.describe()),
         )
     _finish(options, kept, record, hypotheses)
@@ -169,7 +183,7 @@ def _finish(
             records.write_result(options.workdir, record, texts, variant=variant)
         except InputError as error:  # such as a bucket that may only be read
             _warn(error)
-    write_record(record)
+    write_result(record, options.format)
 
 
 def _check_own_set(options: argparse.Namespace, config: RunConfig) -> None:
@@ -186,6 +200,7 @@ def _check_own_set(options: argparse.Namespace, config: RunConfig) -> None:
         )
 
 
+@phase("scoring the texts")
 def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
     """Evaluate a run that does not translate."""
     from jaxformer.evaluation import texts

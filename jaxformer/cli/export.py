@@ -15,7 +15,7 @@ from jaxformer.cli.arguments import (
     name_flag,
     number,
 )
-from jaxformer.cli.output import warn, write_record
+from jaxformer.cli.output import phase, warn, write_record
 from jaxformer.data.frame import UNKNOWN
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
@@ -67,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@phase("exporting")
 def run(options: argparse.Namespace) -> None:
     """Export."""
     config = configuration.load(bucket.open_directory(options.workdir) / "config.json")

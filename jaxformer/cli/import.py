@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_workdir
-from jaxformer.cli.output import warn, write_record
+from jaxformer.cli.output import phase, warn, write_record
 from jaxformer.interop.huggingface.run import import_run
 
 EXAMPLE = """
@@ -47,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
 
 
+@phase("importing")
 def run(options: argparse.Namespace) -> None:
     """Import."""
     config, ignored = import_run(

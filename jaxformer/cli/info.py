@@ -16,7 +16,7 @@ from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import write_record
+from jaxformer.cli.output import add_format, write_result
 from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
@@ -31,11 +31,11 @@ examples:
   jaxformer info --workdir=runs/quickstart
   jaxformer info --config=configs/paper/ende_big.py --devices=8
 
-Prints one JSON object. Of a run: the configuration, the parameters of each part, the
-folder that it was `imported` from, if it was, and then no settings of training, the
-checkpoints with the scores of their evaluation, the averages with the steps that went
-in, and the test scores; `damaged` lists the checkpoints and averages whose record
-cannot be read. Their arrays are checked where they are used.
+Of a run: the configuration, the parameters of each part, the folder that it was
+`imported` from, if it was, and then no settings of training, the checkpoints with the
+scores of their evaluation, the averages with the steps that went in, and the test
+scores; `damaged` lists the checkpoints and averages whose record cannot be read. Their
+arrays are checked where they are used. A table leaves out what is 0, off or empty.
 
 Of a configuration: the parameters, and for each engine the bytes of parameters,
 optimizer, average and gradients on each device; activations come on top. Nothing is
@@ -57,12 +57,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --config: devices to share the work (default: those here)",
     )
+    add_format(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Show."""
     record = _of_run(options) if options.config is None else _of_configuration(options)
-    write_record(record, indent=2)
+    write_result(record, options.format, indent=2)
 
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,20 +1,27 @@
 """Text in and out of a command: lines that are read lazily, and lines that are written
-to standard output or to a file that appears when it is complete; a progress bar.
+to standard output or to a file that appears when it is complete; what a person sees at
+a terminal.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import io
 import itertools
 import json
 import os
 import select
+import shutil
 import sys
-import time
+import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import jax
 
 from jaxformer.data.files import open_lines, stream_lines
 from jaxformer.errors import InputError, LineError, escape_controls, require
@@ -235,6 +242,78 @@ def write_record(record: Mapping[str, object], *, indent: int | None = None) -> 
     write_output(None, [escape_controls(text)])
 
 
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Declare the form of a result, for :func:`write_result`."""
+    parser.add_argument(
+        "--format",
+        choices=("table", "json"),
+        help="form of the result (default: a table on a terminal, JSON elsewhere)",
+    )
+
+
+def write_result(
+    record: dict[str, Any], form: str | None, *, indent: int | None = None
+) -> None:
+    """Write an object as a table for a person, or as :func:`write_record` does."""
+    if form == "json" or (form is None and not sys.stdout.isatty()):
+        write_record(record, indent=indent)
+        return
+    size, rows = 2 + max(map(len, record)), []
+    for key, value in record.items():
+        items = value.items() if isinstance(value, dict) else ()
+        parts = {f"{name}: ": each for name, each in items if isinstance(each, dict)}
+        parts = parts or {"": value}
+        rows += [f"{key:<{size}}{name}{_cell(each)}" for name, each in parts.items()]
+    write_lines(rows, size)
+
+
+def _cell(value: Any) -> str:
+    """Write a value; of a result its scores, of an object what is not empty."""
+    if not isinstance(value, dict):
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    scores = [key for key in value if f"{key}_signature" in value]
+    cells = (f"{key} {_cell(value[key])}" for key in scores or value if value[key])
+    return ", ".join(cells)
+
+
+def write_lines(lines: Iterable[str], indent: int) -> None:
+    """Write lines to standard output; wrap long ones on a terminal."""
+    if sys.stdout.isatty():
+        width, after = shutil.get_terminal_size().columns, " " * indent
+        lines = [
+            textwrap.fill(line, width, subsequent_indent=after, break_on_hyphens=False)
+            for line in lines
+        ]
+    write_output(None, map(escape_controls, lines))
+
+
+@contextlib.contextmanager
+def phase(what: str) -> Iterator[None]:
+    """Say on a terminal what the block does, where it takes more than a second."""
+    timer = threading.Timer(1.0, say, [what])
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def announce_compilations() -> None:
+    """Say on a terminal that programs are compiled."""
+    running, event = (
+        contextlib.ExitStack(),
+        "/jax/core/compile/backend_compile_duration",
+    )
+
+    def on(act: Callable[[], object]) -> Any:
+        return lambda name, *_, **__: name == event and act()
+
+    begin = on(lambda: running.enter_context(phase("compiling a program")))
+    jax.monitoring.register_scalar_listener(begin)
+    jax.monitoring.register_event_duration_secs_listener(on(running.close))
+
+
 @contextlib.contextmanager
 def show_progress(
     total: int | None, output: Path | None
@@ -254,21 +333,11 @@ def show_progress(
         return
     progress = require("rich.progress", "train")
     console = require("rich.console", "train").Console(stderr=True)
-    done, begun = 0, time.monotonic()
     columns = (
         progress.BarColumn(bar_width=None),
-        progress.TextColumn("{task.description}", markup=False),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("sentences"),
         progress.TimeRemainingColumn(compact=True),
     )
     with progress.Progress(*columns, console=console, expand=True) as shown:
-        task = shown.add_task("0 sentences", total=total)
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            of_all = f"{done:,}" if total is None else f"{done:,}/{total:,}"
-            rate = done / max(time.monotonic() - begun, 1e-9)
-            description = f"{of_all} sentences, {rate:,.1f} sentences/s"
-            shown.update(task, completed=done, description=description)
-
-        yield advance
+        yield functools.partial(shown.advance, shown.add_task("", total=total))

@@ -21,6 +21,7 @@ from jaxformer.cli.output import (
     name_lines,
     open_output,
     warn,
+    write_result,
 )
 from jaxformer.data import sources
 from jaxformer.data.files import open_lines
@@ -130,7 +131,10 @@ def run(options: argparse.Namespace) -> None:
         if options.summary:
             parts = parts or [perplexity([], [])]
             summary = Perplexity(*map(sum, zip(*parts, strict=True)))
-            write(json.dumps(summary.to_record()))
+            if options.output is None and options.format == "text":
+                write_result(summary.to_record(), None)
+            else:
+                write(json.dumps(summary.to_record()))
     if too_long:
         warn(f"{too_long:,} of {done:,} pairs are too long for the model: no score")
 

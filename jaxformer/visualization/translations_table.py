@@ -14,8 +14,6 @@ from jaxformer.table import align
 DIGITS = 2
 """Decimals that a score is shown with."""
 
-_LONGEST_NAME = 24  # tables abbreviate longer names by letters
-
 
 @dataclasses.dataclass(frozen=True)
 class BucketScores:
@@ -63,13 +61,14 @@ def format_range(least: int, most: int | None) -> str:
     return str(least) if least == most else f"{least}-{most}"
 
 
-def write_table(comparison: Comparison) -> Iterator[str]:
+def write_table(comparison: Comparison, longest: int = 24) -> Iterator[str]:
     """Write the lines of a report: scores and tests of each metric, breakdowns, and
-    the sentences that differ most.
+    the sentences that differ most. Letters stand for names of more than ``longest``
+    characters.
     """
     config, systems = comparison.config, comparison.systems
     names = {name: name for name in systems}
-    if max(map(len, systems)) > _LONGEST_NAME:
+    if max(map(len, systems)) > longest:
         for place, name in enumerate(systems):
             names[name] = string.ascii_uppercase[place % 26] + str(place // 26 or "")
             yield f"{names[name]} = {name}"
@@ -85,7 +84,7 @@ def write_table(comparison: Comparison) -> Iterator[str]:
             " those that differ more)"
         )
     for _, found in itertools.groupby(comparison.results, lambda each: each.metric):
-        yield from ("", *_metric(list(found), names))
+        yield from ("", *_metric(list(found), names, longest))
     first = comparison.results[0]
     yield from ("", f"{first.score.name} by length of the {config.lengths} in words")
     rows = length_buckets(comparison, first.metric)
@@ -99,12 +98,15 @@ def write_table(comparison: Comparison) -> Iterator[str]:
         yield from _sentences(f"{baseline} is better than {pair[1]}", worse, pair)
 
 
-def _metric(results: Sequence[Result], names: Mapping[str, str]) -> Iterator[str]:
+def _metric(
+    results: Sequence[Result], names: Mapping[str, str], longest: int
+) -> Iterator[str]:
     score = results[0].score
     yield f"{score.name}  {score.signature}"
     head = ["", "score", "95 % interval"]
     if len(results) > 1:
-        head += ["difference", head[-1], "wins", "p bootstrap", "p randomisation"]
+        head += ["difference", head[-1], "wins"]
+        head += [each[:longest] for each in ("p bootstrap", "p randomisation")]
     rows = [head]
     for result in results:
         low, high = result.interval.low, result.interval.high

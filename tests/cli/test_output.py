@@ -21,7 +21,6 @@ from jaxformer.cli.output import (
     open_input,
     open_output,
     read_input,
-    show_progress,
     write_output,
 )
 from jaxformer.errors import InputError
@@ -220,22 +219,3 @@ def test_a_terminal_ends_the_input_once(text, waits, monkeypatch):
     assert found == text.replace("\x04", "").splitlines()
     sys.stdin.close()
     os.close(terminal)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_bar_counts_sentences(monkeypatch, tmp_path):
-    """It is shown on a terminal, unless the translations go to the same one."""
-    monkeypatch.setenv("TERM", "xterm")
-    for path, said in ((tmp_path, "4/4 sentences"), (None, "")):
-        shown = Terminal()
-        monkeypatch.setattr(sys, "stderr", shown)
-        monkeypatch.setattr(sys, "stdout", Terminal())
-        with show_progress(4, path) as advance:
-            advance(1)
-            advance(3)
-        assert said in shown.getvalue()
-        assert bool(shown.getvalue()) == bool(said)

@@ -31,7 +31,7 @@ def mask(line):
 def checks(text):
     """Return the expectation of each check; a page may break and shorten lines."""
     found = {}
-    for line in re.sub(r"\n {20,}", " ", text).splitlines():
+    for line in re.sub(r"\n {10,}", " ", text).splitlines():
         if match := re.match(r"(?:wrong|look|ok) +(\S+(?: \S+)*?) {2,}", line):
             expected = line.partition(" | expected: ")[2]
             found[match[1]] = mask(expected.partition(" | ")[0])
@@ -51,7 +51,7 @@ def verdicts(text):
 
 
 def keys(text):
-    return re.findall(r'"(\w+)": ', text)
+    return re.findall(r'(?:"|^)(\w+)(?:": |  )', text, flags=re.MULTILINE)
 
 
 def is_part(part, whole):
@@ -94,7 +94,7 @@ def printed(tmp_path_factory):
     workdir, config = "--workdir=runs/mine", runs.ROOT / "configs" / "quickstart.py"
     words = [f"--config.{key}={value}" for key, value in changes.items()]
     found = {"train": run("train", f"--config={config}", workdir, *words)}
-    found["evaluate"] = run("evaluate", workdir)
+    found["evaluate"] = run("evaluate", workdir, "--format=table")
     (hypotheses,) = (folder / "runs" / "mine").glob("hypotheses.*.txt")
     shutil.copy(hypotheses, folder / "greedy.de")
     shutil.copy(folder / "test.de", folder / "beam.de")
@@ -107,13 +107,13 @@ def printed(tmp_path_factory):
 
 
 LINES = {
-    ("train", "README"): README[: README.index("{")],
+    ("train", "README"): README[: README.index("bleu")],
     ("train", "train"): BLOCKS["docs/train.md", "training"],
     ("compare", "evaluation"): BLOCKS["docs/evaluation.md", "500"],
 }
 OBJECTS = {
-    ("evaluate", "README"): README[README.index("{") : README.rindex("}")],
-    ("evaluate", "train"): BLOCKS["docs/train.md", '{"dataset":'],
+    ("evaluate", "README"): README[README.index("bleu") :],
+    ("evaluate", "train"): BLOCKS["docs/train.md", "dataset"],
     ("score", "evaluation"): BLOCKS["docs/evaluation.md", '{"sentences":'],
 }
 
