@@ -310,8 +310,9 @@ def announce_compilations() -> None:
         return lambda name, *_, **__: name == event and act()
 
     begin = on(lambda: running.enter_context(phase("compiling a program")))
-    jax.monitoring.register_scalar_listener(begin)
-    jax.monitoring.register_event_duration_secs_listener(on(running.close))
+    if sys.stderr.isatty():
+        jax.monitoring.register_scalar_listener(begin)
+        jax.monitoring.register_event_duration_secs_listener(on(running.close))
 
 
 @contextlib.contextmanager

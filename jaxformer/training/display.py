@@ -19,7 +19,7 @@ class Display:
     nothing: the first host shows the progress of all.
 
     Attributes:
-        live: whether :meth:`advance` is to get metrics between those of the log too.
+        live: whether it shows :meth:`doing`, and metrics between those of the log.
     """
 
     live = False

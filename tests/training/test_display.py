@@ -5,7 +5,6 @@ import io
 import re
 
 import jax
-import pytest
 import rich.console
 
 from jaxformer.training.display import Bar, clock, describe, make_display
@@ -47,15 +46,14 @@ def test_lines_where_there_is_no_terminal(capsys, monkeypatch):
         shown = make_display(10)
 
 
-@pytest.mark.parametrize("width", [60, 250])
-def test_a_bar(monkeypatch, width):
+def test_a_bar(monkeypatch):
     """It is one line, with step, loss, speed and the time left, in the middle of a long
     run too, or what is done meanwhile. Between two entries of the log the newest
     metrics stay, and lines stand above the bar as they are.
     """
     monkeypatch.setenv("TERM", "xterm")  # Rich knows no width of a dumb one
     terminal = io.StringIO()
-    console = functools.partial(rich.console.Console, file=terminal, width=width)
+    console = functools.partial(rich.console.Console, file=terminal, width=90)
     plain = {"force_terminal": True, "color_system": None, "legacy_windows": False}
     monkeypatch.setattr(rich.console, "Console", functools.partial(console, **plain))
     bar = Bar(100_000)
@@ -67,12 +65,10 @@ def test_a_bar(monkeypatch, width):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
     *_, last = filter(None, lines)
-    assert max(map(len, lines)) <= width
-    assert "12345/100000 loss 4.123" in last
+    assert max(map(len, lines)) <= 90
     assert any(line.endswith("0/100000 evaluating 3/5 0 s") for line in lines)
-    if width > 60:
-        assert last.endswith("12345/100000 loss 4.123 82,059 tok/s left 12:05:23")
-        assert f"{SHOWN} :car:" in lines
+    assert last.endswith("12345/100000 loss 4.123 82,059 tok/s left 12:05:23")
+    assert f"{SHOWN} :car:" in lines
 
 
 def test_words_for_a_person():
