@@ -180,8 +180,9 @@ class TrainingConfig:
                 f"training.schedule={self.schedule} falls to 0 by itself: set"
                 " training.cooldown_steps=0, or another schedule"
             )
-        falls = self.cooldown_steps > 0 or self.schedule in ("linear", "cosine")
-        if falls and self.warmup_steps + self.cooldown_steps > self.steps:
+        if self.cooldown_steps and (
+            self.warmup_steps + self.cooldown_steps > self.steps
+        ):
             raise InputError(
                 f"training.warmup_steps={self.warmup_steps} and"
                 f" training.cooldown_steps={self.cooldown_steps} are more than"

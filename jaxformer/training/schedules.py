@@ -100,20 +100,19 @@ def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
 
     Args:
         peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the
-            peak.
+        warmup_steps: length of the rise, which of more than ``steps`` does not reach
+            the peak; 0 and 1 both begin at the peak.
         steps: updates of the whole training, at least 1; after them the rate stays 0.
 
     Raises:
-        InputError: a rise that does not fit into the training.
+        InputError: a negative length.
     """
-    warmup = _rise(warmup_steps, steps)
+    warmup = _rise(warmup_steps)
+    falls = max(steps - warmup + 1, 1)
 
     def schedule(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
-        return peak * jnp.minimum(
-            (count + 1.0) / warmup, _left(count, steps) / (steps - warmup + 1)
-        )
+        return peak * jnp.minimum((count + 1.0) / warmup, _left(count, steps) / falls)
 
     return schedule
 
@@ -127,18 +126,19 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
 
     Args:
         peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the
-            peak.
+        warmup_steps: length of the rise, which of more than ``steps`` does not reach
+            the peak; 0 and 1 both begin at the peak.
         steps: updates of the whole training, at least 1; after them the rate stays 0.
 
     Raises:
-        InputError: a rise that does not fit into the training.
+        InputError: a negative length.
     """
-    warmup = _rise(warmup_steps, steps)
+    warmup = _rise(warmup_steps)
+    falls = max(steps - warmup + 1, 1)
 
     def schedule(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
-        left = jnp.minimum(_left(count, steps) / (steps - warmup + 1), 1.0)
+        left = jnp.minimum(_left(count, steps) / falls, 1.0)
         # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it
         # nears 0, and reaches it.
         return (
@@ -199,15 +199,10 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
     return cooled
 
 
-def _rise(warmup_steps: int, steps: int | None = None) -> int:
+def _rise(warmup_steps: int) -> int:
     """Return the updates of the rise, at least 1, or refuse it."""
     if warmup_steps < 0:
         raise InputError(f"warmup_steps must be at least 0, not {warmup_steps}")
-    if steps is not None and not max(warmup_steps, 1) <= steps:
-        raise InputError(
-            f"warmup_steps {warmup_steps} do not fit into {steps} steps; lower them or"
-            " raise steps"
-        )
     return max(warmup_steps, 1)
 
 

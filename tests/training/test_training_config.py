@@ -44,7 +44,6 @@ def parse_little(**changes):
         ("training.weight_decay", 0.1, "=0.1 needs decoupled decay"),
         ("training.mesh_fsdp", 2, ", training.mesh_tensor and training.shard_moments"),
         ("training.cooldown_steps", 12, "=12 are more than training.steps=12"),
-        ("training.schedule", "linear", "=20 and training.cooldown_steps=0 are more"),
         ("training.initial_optimizer", True, "=True needs training.initial_run"),
         ("data.max_length", 33, "33 is more than the model.max_length 32 positions"),
         ("data.shared_vocabulary", False, "model.tied_embeddings=all is one table"),
