@@ -64,7 +64,9 @@ def test_golden_values():
 
 
 @pytest.mark.parametrize(("schedule", "cooldown"), SHAPES)
-@pytest.mark.parametrize(("warmup", "steps"), [(0, 1), (1, 100), (40, 100), (40, 40), (90, 40)])
+@pytest.mark.parametrize(
+    ("warmup", "steps"), [(0, 1), (1, 100), (40, 100), (40, 40), (90, 40)]
+)
 def test_every_schedule_equals_its_definition(schedule, cooldown, warmup, steps):
     """The rate of each update, also of those after the last, is that of the definition
     in float64, whatever kind of number counts the updates. Every update moves, and what
