@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from jaxformer.data.config import DataConfig
@@ -32,6 +33,20 @@ def texts(count):
         (f"Satz {n} über\u2028Äpfel", f"sentence {n}\x85 on apples")
         for n in range(count)
     ]
+
+
+def arrays(lengths):
+    """Return the lengths of both sides of pairs."""
+    sides = ([pair[side] for pair in lengths] for side in (0, 1))
+    return tuple(np.array(side, np.int64) for side in sides)
+
+
+def draw_lengths(count, longest):
+    """Draw lengths as translations have them: skewed, and similar on both sides."""
+    generator = np.random.default_rng(0)
+    source = np.clip(generator.lognormal(2.3, 0.6, count), 1, longest).astype(np.int64)
+    target = np.clip(source * generator.lognormal(0.1, 0.3, count), 1, longest)
+    return source, target.astype(np.int64)
 
 
 def refuse(name, message, languages=CODES):

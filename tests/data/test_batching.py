@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import arrays, draw_lengths
 
 from jaxformer.data import assign, cover, group, plan_buckets
 from jaxformer.data.batching import Bucket
@@ -14,37 +15,12 @@ LENGTHS = st.lists(
 )
 
 
-def arrays(lengths):
-    return tuple(np.array(side, np.int64) for side in zip(*lengths, strict=True))
-
-
 def slots(buckets, source, target):
     """Count the slots of the rows that hold pairs, one pair at a time."""
     return sum(
         min(b[0] + b[1] for b in buckets if s <= b[0] and t <= b[1])
         for s, t in zip(source, target, strict=True)
     )
-
-
-def draw_lengths(count, longest, seed=0):
-    """Draw lengths as translations have them: skewed, and similar on both sides."""
-    generator = np.random.default_rng(seed)
-    source = np.clip(generator.lognormal(2.3, 0.6, count), 1, longest).astype(np.int64)
-    target = np.clip(source * generator.lognormal(0.1, 0.3, count), 1, longest)
-    return source, target.astype(np.int64)
-
-
-def test_without_a_multiple_shapes_are_those_of_earlier_versions():
-    """A run of then continues with the same batches."""
-    buckets = plan_buckets(
-        *draw_lengths(2000, 60), num_buckets=4, tokens_per_batch=2000
-    )
-    assert buckets == ((9, 9, 222), (16, 17, 117), (29, 34, 58), (60, 60, 33))
-    source, target = draw_lengths(3000, 1500)
-    source[0], target[1] = 1500, 1499
-    buckets = plan_buckets(source, target, num_buckets=4, tokens_per_batch=9000)
-    longest = (62, 91, 98), (1500, 1499, 6)
-    assert buckets == ((12, 12, 750), (24, 30, 300), *longest)
 
 
 @settings(deadline=None, max_examples=60)

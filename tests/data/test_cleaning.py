@@ -4,7 +4,6 @@ import dataclasses
 import math
 import pickle
 import sys
-import tracemalloc
 import unicodedata
 from fractions import Fraction
 
@@ -155,17 +154,6 @@ def test_where_the_source_ends_matters():
     texts += [("ab", "\tc"), ("c", "ab")]
     duplicates = find_repeated(Pair(*pair) for pair in texts)
     assert [index for index in range(7) if index in duplicates] == [5]
-
-
-def test_memory_of_duplicates_is_what_the_docstring_says():
-    """50 bytes a pair while searching, whatever the texts; then a bit."""
-    size = 40_000
-    tracemalloc.start()
-    duplicates = find_repeated(Pair(f"sentence {n}", f"Satz {n}") for n in range(size))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 52 * size
-    assert duplicates.bits.nbytes == size / 8
 
 
 def test_the_report_is_a_table():

@@ -2,9 +2,7 @@
 cleaned, tagged.
 """
 
-import dataclasses
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -211,23 +209,6 @@ def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path, vocabular
         data.plan(2)
 
 
-def test_an_epoch_that_is_not_needed_is_not_read_to_its_end(vocabularies):
-    """The stream closes although the next epoch's text is being read."""
-    asked, data = [], load_with(vocabularies, segmentation_alpha=0.2)
-
-    def endless(epoch, unwanted):
-        while epoch and not unwanted():
-            asked.append(epoch)
-            time.sleep(0.001)
-        return data.store
-
-    stream = dataclasses.replace(data, resample=endless).batches()
-    while not asked:  # in the second half of the first epoch
-        next(stream)
-        time.sleep(0.05)
-    stream.close()
-
-
 @pytest.mark.parametrize(
     ("train", "options", "message"),
     [
@@ -281,8 +262,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("key", BAD)
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("key", "shared"), [*((key, True) for key in BAD), ("drop_duplicates", False)]
+)
 def test_the_vocabulary_is_learned_from_what_is_kept(
     tmp_path, monkeypatch, key, shared
 ):

@@ -96,7 +96,6 @@ def test_the_template_is_kept_with_its_vocabularies(tmp_path):
     ("content", "line"),
     [
         ("{", "is damaged"),
-        ("[]", "is damaged"),
         ('{"source": ["{text}"]}', "is damaged"),
         ('{"source": ["{text}"], "target": ["{text}"]}', "a target ends with {text}"),
         ('{"source": ["<s>"], "target": []}', "a frame has no part '<s>'"),

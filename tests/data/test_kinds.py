@@ -1,19 +1,16 @@
 """Every kind of data has the exact order, position and hash of pairs."""
 
 import itertools
-import json
-import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
 from kinds import config_of_kind, shared_data
-from pairs import config_of
 
 from jaxformer.data import encoding
 from jaxformer.data.corpus import TrainingText
 from jaxformer.data.pipeline import Position
-from jaxformer.data.prepared import MANIFEST, Manifest
+from jaxformer.data.prepared import Manifest
 from jaxformer.data.preparing import prepare
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_labels import LabelVocabulary
@@ -31,6 +28,8 @@ CASES = [
     ("tagged", {"packing": True, "packed_length": 48}),
     ("spans", {"shape_multiple": 8, "stride": 5}),
 ]
+# Their second texts are drawn anew for each epoch.
+DRAWN = [*CASES, ("documents", {})]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def test_every_epoch_holds_everything_once(names, found, kind, options):
     assert facts.padding == pytest.approx(1 - real / slots)
 
 
-@pytest.mark.parametrize(("kind", "options"), CASES)
+@pytest.mark.parametrize(("kind", "options"), DRAWN)
 def test_resuming_and_hosts(names, found, kind, options):
     """From every position the same batches come, in data that are loaded again; the
     rows of three hosts are those of one.
@@ -155,14 +154,14 @@ def test_shapes_of_labels(names, found):
         assert batch["target"].shape == (rows, length or longest)
 
 
-@pytest.mark.parametrize(("kind", "options"), CASES)
+@pytest.mark.parametrize(("kind", "options"), DRAWN)
 def test_prepared_equals_text(names, found, tmp_path, kind, options):
     """The same batches and hash; texts of one side have one file of tokens."""
     given = tmp_path / "given"
     found[kind].save(given)
     config = config_of_kind(kind, names[kind], **options)
     prepare(config, tmp_path / "p", vocabulary=given)
-    one_sided = kind in ("text", "masked")
+    one_sided = kind in ("text", "masked", "documents")
     assert (tmp_path / "p" / "source.bin").exists() == (not one_sided)
     name = f"prepared:{tmp_path}/p"
     text = TrainingText.open(config_of_kind(kind, name, **options))
@@ -210,18 +209,3 @@ def test_labels_of_another_run(names, found, tmp_path):
     ):
         opened = TrainingText.open(config_of_kind(kind, names[kind], **options))
         assert opened.vocabularies(tmp_path).labels.labels == labels
-
-
-def test_folders_from_before_there_were_kinds(prepared, tmp_path):
-    """They hold pairs: keys that are newer have their defaults."""
-    shutil.copytree(prepared, tmp_path / "old")
-    path = tmp_path / "old" / MANIFEST
-    content = json.loads(path.read_text())
-    for key in ("kind", "labels", "window", "stride"):
-        del content["request"][key]
-    path.write_text(json.dumps(content))
-    config = config_of()
-    Manifest.load(path.parent).check_request(config)
-    lines = []
-    prepare(config, path.parent, report=lines.append)
-    assert lines == [f"{path.parent} is prepared already"]

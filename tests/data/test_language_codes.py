@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jaxformer.data import language_codes
 from jaxformer.data.language_codes import (
     describe_choices,
     find_language,
@@ -25,12 +24,9 @@ OPUS = """
     ("code", "short"),
     [
         ("eng_Latn", "en"),
-        ("DE_de", "de"),
         ("cmn_Hans", "zh"),
         ("arb_Arab", "ar"),
         ("arz_Arab", "arz"),
-        ("pes_Arab", "fa"),
-        ("fil", "tl"),
         ("ns", "nso"),
         ("iw", "he"),
         ("", ""),
@@ -78,14 +74,10 @@ def test_the_families_find_each_others_languages():
     ("code", "known", "found"),
     [
         ("zh", NLLB200, "zho_Hans"),
-        ("zh_TW", NLLB200, "zho_Hant"),
         ("no", NLLB200, "nob_Latn"),
         ("nob_Latn", ["nn", "no"], "no"),
-        ("nob_Latn", ["nb", "nn", "no"], "nb"),
-        ("zho_Hans", ["zh-cn", "zh-tw"], "zh-cn"),
         ("zho_Hant", ["en", "zh"], None),
         ("pt_BR", ["pt", "pt-br"], "pt-br"),
-        ("pt_PT", ["en", "pt-br"], None),
         ("srp_Latn", ["sr"], None),
         ("deu_Latn", ["de-AT", "de-CH"], None),
         ("source", ["source_text"], None),
@@ -104,18 +96,13 @@ def test_a_language_is_found_by_what_its_codes_say(code, known, found):
     ("code", "known", "found"),
     [
         ("ar_EG", MBART50, "ar_AR"),
-        ("pt-BR", MBART50, "pt_XX"),
-        ("zh-CN", MBART50, "zh_CN"),
-        ("nb_NO", MBART50, None),
         ("zh_TW", MBART50, None),
         ("sr-Latn-RS", NLLB200, None),
         ("es_AR", ["es_ES", "es_MX"], None),
         ("es_AR", ["es", "es_MX"], "es"),
         ("tlh_DE", MBART50, None),
         ("zh", OPUS, "cmn_Hans"),
-        ("ZH-tw", OPUS, "zh_TW"),
         ("zh-Hant", ["cmn", "cmn_Hans", "cmn_Hant"], "cmn_Hant"),
-        ("cmn", ["cmn", "cmn_Hans", "cmn_Hant"], "cmn"),
         ("PT-BR", ["pt", "pt_br", "pt_PT"], "pt_br"),
     ],
 )
@@ -132,17 +119,12 @@ def test_a_model_translates_every_region_of_a_language_that_it_has_once(
     ("code", "found", "is_said"),
     [
         ("zh", "cmn_Hans", True),
-        ("sr", "srp_Cyrl", True),
         ("zh_Hans", "cmn_Hans", False),
-        ("zh", "zh", False),
         ("de", "deu_Latn", False),
-        ("he", "heb_Hebr", False),
         ("nso", "ns", False),
         ("DE", "de", False),
-        ("ZH", "zh", False),
         (None, "cmn_Hans", False),
         ("pt-br", "pt", True),
-        ("pt-br", "pt_BR", False),
         ("ar_EG", "ar_AR", True),
     ],
 )
@@ -151,11 +133,3 @@ def test_a_language_other_than_the_one_asked_for_is_said(code, found, is_said):
     notes = describe_choices([code], [found])
     assert bool(notes) == is_said
     assert all(code in note and found in note for note in notes)
-
-
-def test_the_table_is_that_of_iso_639():
-    """Each code occurs once."""
-    rows = language_codes._rows(language_codes._ISO_639)
-    assert len(rows) == 184
-    for side in zip(*rows, strict=True):
-        assert len({*side}) == len(side)

@@ -29,11 +29,9 @@ def test_weights_and_languages_belong_to_their_part():
     ("mixture", "message"),
     [
         ("0 * text:a,b", "must be a number above 0, not 0"),
-        ("much * text:a,b", "must be a number above 0, not much"),
         ("1e300 * text:a,b", "above 0, not 1e300; the most is 1,000,000"),
         ("text:a,b + ", "a part without a name"),
         ("2.5*text:a,b", r"'2\.5\*text:a,b' needs blanks around its \* and \+"),
-        ("text:a,b+2*tsv:c", "needs blanks around"),
         ("text:a,b [en]", r"\[en\] of text:a,b must name two languages"),
         ("text:a,b [en>en]", "must name two languages"),
     ],
@@ -69,20 +67,6 @@ def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
         sums = total[share.start : share.stop].sum(), len(own) * (epoch + 1)
         assert abs(sums[0] - share.weight * sums[1]) <= 0.5 + 1e-9
     assert (mixing.choose_pairs(shares, seed=seed, epoch=epoch) == chosen).all()
-
-
-@pytest.mark.parametrize(
-    ("weight", "size", "epochs", "times"),
-    [(2.5, 1, 10, 25), (0.1, 4, 10, 4), (0.3, 1, 20, 6), (1.01, 3, 100, 303)],
-)
-def test_weights_of_tiny_sets_are_carried_over_epochs(weight, size, epochs, times):
-    share = Share("", 0, size, weight)
-    counts = [
-        len(mixing.choose_pairs([share], seed=0, epoch=epoch))
-        for epoch in range(epochs)
-    ]
-    assert sum(counts) == times
-    assert max(counts) - min(counts) == 1
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0, 1e9])

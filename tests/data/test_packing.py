@@ -4,26 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import arrays, draw_lengths
 
 from jaxformer.data.packing import RowShape, make_packed_batch, pack, plan_rows
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), max_size=120)
-
-
-def arrays(lengths):
-    return tuple(
-        np.array([pair[side] for pair in lengths], np.int32) for side in range(2)
-    )
-
-
-def draw_lengths(count, longest):
-    """Draw lengths as translations have them: skewed, and similar on both sides."""
-    generator = np.random.default_rng(0)
-    source = np.clip(generator.lognormal(2.3, 0.6, count), 1, longest).astype(np.int32)
-    target = np.clip(source * generator.lognormal(0.1, 0.3, count), 1, longest)
-    return source, target.astype(np.int32)
 
 
 def shuffled(count, seed=0):
@@ -90,12 +77,6 @@ def test_rows_are_as_long_as_the_corpus_asks():
     grown = 190 * target.mean() / source.mean()
     assert shape[:2] == (190, pytest.approx(grown, abs=1))
     assert len(pack(source, target, np.arange(4000), shape)) > 0
-
-
-def test_without_a_multiple_the_shape_is_that_of_earlier_versions():
-    """A run of then continues with the same batches."""
-    options = {"tokens_per_batch": 5000, "packed_length": 200}
-    assert plan_rows(*draw_lengths(4000, 60), **options) == (180, 200, 24)
 
 
 @settings(deadline=None, max_examples=40)

@@ -3,7 +3,6 @@ import hashlib
 import itertools
 import json
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -93,20 +92,6 @@ def test_an_epoch_holds_each_pair_once_within_the_budget(
             for row, number in zip(batch[name], seen(batch), strict=False):
                 own = [100 + number] * lengths[number][side]
                 assert row.tolist() == own + [side] * (len(row) - len(own))
-
-
-@pytest.mark.parametrize("packing", [False, True])
-def test_shapes_are_multiples(packing):
-    """No batch of pairs is longer than the longest sentence allowed."""
-    lengths = mixed_lengths(200)
-    for longest in (32, 30):
-        options = {"max_length": longest, "shape_multiple": 8, "packing": packing}
-        batches = epoch_of(data_of(lengths, tokens=400, **options))
-        if not packing:
-            assert sorted(seen_in(batches)) == list(range(len(lengths)))
-        for rows, length in (side.shape for one in batches for side in one.values()):
-            assert rows % 8 == 0
-            assert length % 8 == 0 or length == longest == 30
 
 
 @settings(deadline=None, max_examples=40)
@@ -281,53 +266,6 @@ def with_take(data, take):
     return dataclasses.replace(data, store=reader(data.store.source, data.store.target))
 
 
-def test_batches_are_made_a_few_ahead():
-    """The thread that makes batches stops a few ahead of the consumer."""
-    made = []
-
-    def counting(store, indices):
-        made.append(len(indices))
-        return Encoded.take(store, indices)
-
-    stream = with_take(data_of(mixed_lengths(1000), tokens=60), counting).batches()
-    for taken in range(1, 40):
-        next(stream)
-        time.sleep(0.002)
-        assert len(made) <= taken + 8
-
-
-@pytest.mark.parametrize("packing", [False, True])
-@pytest.mark.parametrize("resampled", [False, True])
-def test_the_next_epoch_is_planned_ahead(monkeypatch, packing, resampled):
-    """While the batches of an epoch are made, another thread plans the next; an error
-    of it is raised where batches are asked for.
-    """
-    data = data_of(mixed_lengths(60), packing=packing)
-    if resampled:
-        data = dataclasses.replace(data, resample=lambda *_: data.store)
-    sizes = [len(data.plan(epoch)) for epoch in range(3)]
-    data._last_plan.clear()
-    make, planned = TrainingData._make_plan, {}
-
-    def noting(self, epoch, *stop):
-        planned[epoch] = threading.current_thread()
-        if epoch == 3:
-            raise InputError("no plan")
-        return make(self, epoch, *stop)
-
-    monkeypatch.setattr(TrainingData, "_make_plan", noting)
-    stream = data.batches()
-    for epoch, size in enumerate(sizes):
-        take(stream, size)
-        begun = time.monotonic()
-        while epoch + 1 not in planned:  # before the epoch's last batch is left
-            assert time.monotonic() < begun + 10
-    assert planned.pop(0) is threading.current_thread()
-    assert threading.current_thread() not in planned.values()
-    with pytest.raises(InputError, match="no plan"):
-        next(stream)
-
-
 def threads_of_batches():
     return [
         one for one in threading.enumerate() if one.name.startswith(("batches", "plan"))
@@ -354,34 +292,6 @@ def test_errors_and_closing_end_the_thread():
     assert threads_of_batches()
     stream.close()
     assert not threads_of_batches()
-
-
-@pytest.mark.parametrize("packing", [False, True])
-def test_closing_waits_for_no_plan(monkeypatch, packing):
-    """The next epoch is planned from the middle of one on; before, closing leaves
-    nothing planned, and after, it does not wait for the plan.
-    """
-    data, made = data_of(mixed_lengths(300), tokens=60, packing=packing), []
-    make, go_on = TrainingData._make_plan, threading.Event()
-
-    def slow(self, epoch, *stop):
-        made.append(epoch)
-        if epoch:
-            assert go_on.wait(60)
-        return make(self, epoch, *stop)
-
-    monkeypatch.setattr(TrainingData, "_make_plan", slow)
-    size = len(data.plan(0))
-    for taken, planned in ((size // 2, [0]), (size - 1, [0, 1])):
-        stream = data.batches()
-        take(stream, taken)
-        stream.close()
-        deadline = time.monotonic() + 10
-        while made != planned and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert made == planned
-    assert not go_on.is_set()
-    go_on.set()
 
 
 def test_evaluation_counts_every_pair_once():

@@ -151,7 +151,6 @@ def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
 @pytest.mark.parametrize(
     ("part", "damage", "cure"),
     [
-        ("target.bin", b"less", "remove {}"),
         ("vocabulary/shared.model", None, "remove {}"),
         ("vocabulary/shared.model", b"less", "train or copy it again"),
     ],

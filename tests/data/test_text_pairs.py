@@ -5,15 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxformer.data.config import DataConfig
-from jaxformer.data.corpus import TrainingText
-from jaxformer.data.frame import ENCODER, Frame
-from jaxformer.data.preparing import prepare
+from jaxformer.data.frame import Frame
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import load
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.data.text_pairs import draw_pairs, encode_lines, find_pairs
-from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 
 BOS, EOS = 2, 3
@@ -122,32 +119,3 @@ def test_lines_without_a_token_are_left_out():
     rows = [found.target[index].tolist() for index in range(3)]
     assert rows == [[bos, *one], others[0], [bos, *others[1]]]
     assert origins.tolist() == [0, 0, 2]
-
-
-def test_batches_of_pairs_resume_and_are_prepared(tmp_path):
-    """A later position gives what the whole stream gives there, also in the next epoch;
-    a prepared folder gives the same batches.
-    """
-    lines = [pair.source for pair in load("bundled:en-de/valid", "en", "de")][:60]
-    file = tmp_path / "text"
-    file.write_text("\n\n".join("\n".join(lines[n : n + 3]) for n in range(0, 60, 3)))
-    given = {"kind": "documents", "vocabulary_size": 250, "max_length": 24}
-    given |= {"tokens_per_batch": 200, "num_buckets": 2, "workers": 1}
-    config = DataConfig(train=f"documents:{file}", **given)
-    prepare(config, tmp_path / "made")
-    vocabularies = Vocabularies.load(tmp_path / "made" / "vocabulary")
-    assert vocabularies.template == ENCODER
-    data = TrainingText.open(config).load(vocabularies, seed=3)
-    made = DataConfig(train=f"prepared:{tmp_path / 'made'}", **given)
-    again = TrainingText.open(made).load(vocabularies, seed=3)
-    assert data.hash == again.hash
-    per_epoch = data.statistics.batches
-    stream, other = data.batches(), again.batches()
-    for number in range(per_epoch + 3):
-        batch, position = next(stream)
-        same, _ = next(other)
-        assert all((batch[side] == same[side]).all() for side in batch)
-        if number == per_epoch + 1:
-            late = next(again.batches(position))[0]
-    assert position.epoch >= 1
-    assert all((batch[side] == late[side]).all() for side in batch)
