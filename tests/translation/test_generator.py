@@ -99,17 +99,6 @@ def test_prompts_of_different_lengths_share_a_batch(made):
         )
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"sample": True, "seed": 3}, {"precision": "int8"}]
-)
-def test_the_parts_of_a_stream_are_the_continuation(made, settings):
-    decoding = DecodingConfig(**{"beam_size": 1} | settings)
-    ((whole,),) = made[0].generate(["the cat"], most=9, decoding=decoding)
-    parts = [*made[0].stream("the cat", most=9, decoding=decoding)]
-    assert "".join(parts) == whole.text
-    assert len(parts) > 1
-
-
 REPETITIVE = [*PROMPTS, "the cat the cat the", "a a a"]
 
 
@@ -254,28 +243,6 @@ def test_rows_of_the_table_without_a_piece_are_never_generated(made):
     )
     assert texts == expected
     assert "".join(own.stream(PROMPTS[0], most=6)) == texts[0]
-
-
-def test_a_stream_ends_where_no_token_is_possible(made):
-    """Here from the eighth position on, where the model computes NaN."""
-    generator, vocabulary, params = made
-    rows = params["positions"]["table"].at[7:].set(jnp.nan)
-    params = params | {"positions": {"table": rows}}
-    broken = Generator(Translator(generator._config, params, *_search(vocabulary)))
-    (ids,) = broken._encode(["the"])
-    tokens = [*broken._tokens(ids, broken._decoding(None, 15, ()))]
-    assert len(tokens) == 8 - len(ids)
-    assert vocabulary.pad_id not in tokens
-
-
-def test_streams_of_prompts_near_the_last_position_share_a_program(made):
-    """However many tokens there is room for after each."""
-    prompts = ["the cat sat on", "the cat sat on t", "the cat sat on th"]
-    [*made[0].stream(prompts[0], most=20)]
-    compiled = generator_module._advance._cache_size()
-    for prompt in prompts[1:]:
-        [*made[0].stream(prompt, most=20)]
-    assert generator_module._advance._cache_size() == compiled
 
 
 def test_a_beam_of_all_tokens_finds_the_most_probable_continuation():

@@ -3,7 +3,6 @@
 import doctest
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +10,10 @@ from hypothesis import strategies as st
 from jaxformer.translation import paragraphs, results
 from jaxformer.translation.paragraphs import (
     ABBREVIATIONS,
-    join,
     spacing,
     split,
     split_sentences,
 )
-from jaxformer.translation.results import Alignment, Hypothesis
 
 KNOWN = Path(__file__).with_name("sentences.tsv").read_text("utf-8").splitlines()
 PARTS = 'Mr.|z. B.|A.|12.|3.5|word|Word|...|…|!|?|.|。|」|"|(|)| |  |\u2028|\t|\u3000'
@@ -174,42 +171,6 @@ def test_spacing(left, right, source, between):
     spaces.
     """
     assert spacing(left, right, source) == between
-
-
-def hypothesis(text, score):
-    words = text.split()
-    numbers, pieces = [*range(len(words)), None], [*words, "</s>"]
-    weights = np.eye(len(pieces), dtype=np.float32)
-    alignment = Alignment(pieces, weights, numbers, numbers)
-    return Hypothesis(text, score, 2 * score, pieces, score > -2, alignment)
-
-
-def test_parts_add_up():
-    """Scores and log-probabilities are sums, pieces are concatenated, and the whole is
-    finished if all parts are.
-    """
-    parts = [
-        [hypothesis("a b", -1.0), hypothesis("a", -3.0)],
-        [hypothesis("c", -1.5), hypothesis("d", -1.0)],
-    ]
-    end, pieces = "</s>", ["a", "b", "</s>", "c", "</s>"]
-    assert join(parts, ["", "  "]) == [
-        Hypothesis("a b  c", -2.5, -5.0, pieces, finished=True),
-        Hypothesis("a  d", -4.0, -8.0, ["a", end, "d", end], finished=False),
-    ]
-    assert join([parts[0], []], ["", " "]) == []
-
-
-@pytest.mark.parametrize(("space", "last"), [(" ", 2), ("", 1)])
-def test_alignments_are_joined(space, last):
-    """Each part attends only to its own source; without a space in the source, its word
-    continues.
-    """
-    (whole,) = join([[hypothesis("a b", -1.0)], [hypothesis("c", -1.0)]], ["", space])
-    np.testing.assert_array_equal(whole.alignment.weights, np.eye(5))
-    assert whole.alignment.source_tokens == whole.tokens
-    assert whole.alignment.links() == [(0, 0), (1, 1), (3, 3)]
-    assert whole.alignment.word_links() == [(0, 0), (1, 1), (last, 2)]
 
 
 @pytest.mark.parametrize("module", [paragraphs, results])

@@ -11,7 +11,7 @@ from translation.translators import equally_long, noisy_params, random_translato
 
 import runs
 from jaxformer.errors import InputError
-from jaxformer.functional.int8 import Int8Weights, TwoWayTable, quantize, take_rows
+from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models import Transformer
 from jaxformer.translation import models
 from jaxformer.translation.models import prepare
@@ -71,35 +71,6 @@ def test_logits_of_later_blocks_stay_near(blocks):
     assert not gates or gates[0].dtype == np.int8
 
 
-@pytest.mark.parametrize("tied", TIED)
-def test_what_is_converted_and_what_is_not(tied):
-    """Kernels and the table of the output are stored in 8 bits; tables that are only
-    looked up, biases, norms and positions stay as they were.
-    """
-    config, params = make(2, tied)
-    prepared_config, prepared = prepare(config, params, "int8")
-    assert prepared_config.dtype == "float32"
-
-    def leaves(tree):
-        paths = jax.tree_util.tree_leaves_with_path(
-            tree, is_leaf=lambda x: isinstance(x, Int8Weights)
-        )
-        return {jax.tree_util.keystr(path): leaf for path, leaf in paths}
-
-    plain, found = leaves(params), leaves(prepared)
-    output = {
-        "all": "['embedding']['table'].outputs",
-        "target": "['target_embedding']['table'].outputs",
-        "none": "['output']",
-    }[tied]
-    small = {name for name, leaf in found.items() if isinstance(leaf, Int8Weights)}
-    assert small == {name for name in plain if "kernel" in name} | {output}
-    for name in found.keys() - small:
-        np.testing.assert_array_equal(found[name], plain[name.removesuffix(".rows")])
-    kernel = prepared["decoder"]["layer_0"]["self_attention"]["output"]["kernel"]
-    assert kernel.scales.shape == (config.d_model,)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_large_table_has_one_layout(dtype, monkeypatch):
     """Its logits differ from those of two layouts only by the order of sums."""
@@ -109,16 +80,6 @@ def test_a_large_table_has_one_layout(dtype, monkeypatch):
     large = prepare(config, params, dtype)
     assert large[1]["embedding"]["table"].outputs is None
     np.testing.assert_allclose(logits(*large), found, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_looking_up_rows(dtype):
-    """It gives the rows, bit for bit, and NaN outside the table."""
-    rows = jnp.asarray(np.random.default_rng(3).normal(size=(9, 4)), dtype)
-    found = jax.jit(TwoWayTable(rows, None).look_up)(jnp.array([[8, 0], [-1, 9]]))
-    assert found.dtype == rows.dtype
-    np.testing.assert_array_equal(found[0], rows[jnp.array([8, 0])])
-    assert jnp.isnan(found[1]).all()
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

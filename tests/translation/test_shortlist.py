@@ -7,27 +7,21 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translation.test_frames import TEMPLATES, vocabulary
 from translation.translators import many, noisy_params, source_ids, token_ids
 
 import runs
-from jaxformer.data.store import Sentences
-from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models import Transformer
 from jaxformer.models.cache import empty_cache
 from jaxformer.search.config import DecodingConfig
-from jaxformer.search.constraints import Constraints
 from jaxformer.translation.batch import Sentence, search_batch
 from jaxformer.translation.models import Models, reduce_vocabulary
-from jaxformer.translation.shortlist import Shortlist, name_direction, name_file
+from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.translator import Hypothesis, Translator
 
 
@@ -81,31 +75,6 @@ def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 
 def batch(texts: list[list[int]]) -> list[Sentence]:
     return [Sentence(ids, len(ids), (n, 0)) for n, ids in enumerate(texts)]
-
-
-def test_constraints_move_into_the_list():
-    """Banned tokens, phrases and prefixes name the same tokens by their new numbers."""
-    rng, shortlist = np.random.default_rng(5), draw_shortlist(6, best=20)
-    texts = [rng.integers(0, 400, 6).tolist() for _ in range(3)]
-    part = shortlist.within(batch(texts), 4, 4000)
-    tokens = np.asarray(part.tokens).tolist()
-    place = {token: tokens.index(token) for token in tokens}
-    banned = rng.random(4000) < 0.3
-    phrases = np.full((16, 4), -1, np.int32)
-    for row in phrases[:12]:
-        size = rng.integers(1, 5)
-        row[-size:] = rng.choice(sorted(place) if rng.random() < 0.5 else 4000, size)
-    prefixes = np.full((4, 8), -1, np.int32)
-    prefixes[0, :3] = rng.choice(shortlist.tokens_of(texts[0]), 3)
-    given = Constraints(banned_tokens=banned, banned_phrases=phrases, prefixes=prefixes)
-    found = part.constraints(given)
-    np.testing.assert_array_equal(found.banned_tokens, banned[tokens])
-    for row, own in zip(phrases.tolist(), found.banned_phrases.tolist(), strict=True):
-        known = all(token in place for token in row if token >= 0)
-        assert own == [place.get(token, min(token, -1)) for token in row] or not known
-        assert (min(own) < -1) == (not known)
-    assert found.prefixes[0].tolist() == [place.get(token, -1) for token in prefixes[0]]
-    assert part.constraints(Constraints()) == Constraints()
 
 
 @pytest.mark.parametrize("tied", ["none", "target", "all"])
@@ -193,53 +162,6 @@ def test_special_tokens_may_have_any_ids(beam):
     assert places == {(0, 1, 2, 3)}
 
 
-def test_a_list_is_for_the_directions_of_its_text(tmp_path):
-    """A run of several languages has one for each direction, and that of another one
-    is refused. What it depends on is what the tokens around the text depend on.
-    """
-    words, good = vocabulary(), draw_shortlist(1)
-    both = Vocabularies(words, words, TEMPLATES["m2m"])
-
-    def find(*languages, tagged=False, both=both):
-        return Shortlist.find(tmp_path, both, languages, tagged=tagged)
-
-    (tmp_path / "shortlist.npz").write_bytes(b"")
-    with pytest.raises(InputError, match="is damaged"):
-        find("en", "de")
-    (tmp_path / "shortlist.npz").unlink()
-    for name in (["en-de"], ["de-en", "fr-en"]):
-        one = good._replace(vocabulary=both.hash, directions=name)
-        one.save(tmp_path / name_file(name))
-    assert list(find("en", "de").directions) == ["en-de"]
-    assert list(find("fr", "en").directions) == ["de-en", "fr-en"]
-    with pytest.raises(
-        InputError, match="learned for de-en, fr-en, not for en-fr; make"
-    ):
-        find("en", "fr")
-    (tmp_path / "shortlist.npz").unlink()
-    with pytest.raises(
-        InputError, match=r"no shortlist for en-fr, only shortlist\.en-de\.npz; make"
-    ):
-        find("en", "fr")
-    plain = Vocabularies(words, words)
-    good._replace(vocabulary=plain.hash).save(tmp_path / "shortlist.npz")
-    for tagged in (False, True):
-        assert not find("en", "fr", tagged=tagged, both=plain).directions
-    names = [
-        name_direction(plain, ("en", "fr"), tagged=tagged) for tagged in (False, True)
-    ]
-    assert names == ["", "fr"]
-
-
-def test_a_list_of_an_earlier_version(tmp_path):
-    """It has the special tokens 0 to 3, and serves all directions."""
-    path, good = tmp_path / "shortlist.npz", draw_shortlist(1)
-    np.savez(path, first=good.first, best=good.best, vocabulary="hash")
-    found = Shortlist.load(path, "hash")
-    np.testing.assert_array_equal(found.special, range(4))
-    assert found.directions == ()
-
-
 def test_samples_within_a_list():
     """They do not depend on the other sentences of a batch."""
     translator, shortlist, texts = biased(), draw_shortlist(7), many()[:3]
@@ -254,27 +176,6 @@ def test_samples_within_a_list():
     assert [each.tokens for each in whole] != [each.tokens for each in expected]
     for own, samples in zip(allowed[1:], others, strict=True):
         assert {id_ for each in samples for id_ in token_ids(asked, each)} <= own
-
-
-def test_learn_save_load(tmp_path):
-    """The list has the most frequent tokens, the special ones and the translations; a
-    file returns what was saved.
-    """
-    rng = np.random.default_rng(11)
-    dictionary = rng.permutation(np.arange(4, 60))
-    sources = np.stack([rng.choice(56, 6) for _ in range(300)])
-    targets = np.hstack([dictionary[sources], np.tile([5, 6, 5], (300, 1))])
-    sides = [Sentences.from_lists(side, 0) for side in (sources, targets)]
-    words = SimpleNamespace(size=60, pad_id=0, unk_id=1, bos_id=2, eos_id=3)
-    both: Any = SimpleNamespace(source=words, target=words, hash="abc")
-    found = Shortlist.learn(*sides, both, directions=["de"], first=2, best=3)
-    assert found.first.tolist() == [0, 1, 2, 3, 5, 6]
-    assert all(dictionary[token] in found.best[token] for token in range(56))
-    assert found.best.shape == (60, 3)
-    assert (found.best[56:] == -1).all()
-    found.save(tmp_path / "shortlist.npz")
-    back = Shortlist.load(str(tmp_path / "shortlist.npz"), "abc")
-    jax.tree.map(np.testing.assert_array_equal, back, found)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):

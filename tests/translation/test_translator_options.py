@@ -21,7 +21,6 @@ from translation.translators import (
 )
 
 import runs
-from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation import compiled as compiled_search
@@ -318,17 +317,3 @@ def test_what_is_written_into_a_translation_stays_there():
     for (best,) in random_translator().search(["", ""], alignment=True):
         assert not best.tokens
         best.tokens.append("x")
-
-
-def test_other_calls_refuse_what_is_no_string():
-    translator = random_translator()
-    for pair, side in (
-        (Pair("a", cast(str, 3)), "target"),
-        (Pair(cast(str, 3), "a"), "source"),
-    ):
-        with pytest.raises(InputError, match=rf"pairs\[1\].{side} must be a string"):
-            translator.score([Pair("a", "b"), pair])
-    with pytest.raises(InputError, match="source must be a string, not int"):
-        translator.attention(cast(str, 3))
-    with pytest.raises(InputError, match="target must be a string, not list"):
-        translator.attention("a", cast(str, ["b"]))

@@ -139,15 +139,6 @@ def test_stop_between_batches(stub):
     assert sorted(map(len, found)) == [0, 0, 1, 1]
 
 
-def test_a_refused_line_ends_the_stream_at_its_window(stub):
-    """Its number is that of the stream; the windows before its own are complete."""
-    texts, found = [*equally_long(), *equally_long(), "word " * 300, "word"], []
-    translator = random_translator(long_sources="refuse")
-    with pytest.raises(InputError, match="source sentence 13 has"):
-        found.extend(translator.stream(texts, window=5))
-    assert len(found) == 10
-
-
 # Long sources
 
 LONG = ["x" * 100_000, "word " * 20_000, "。" * 100_000, " " * 99_999 + "a"]
@@ -270,13 +261,3 @@ def test_an_ensemble_takes_the_least_limit_of_its_models():
         ([plain, plain], 128),
     ):
         assert Translator.ensemble(models).codec.longest == longest
-
-
-def test_streams_tell_once_of_long_sources(stub):
-    """There is one notice for all windows, at the end; by default it is a warning."""
-    texts, told = [" ".join(equally_long()), "a"] * 3, []
-    translator = trained_to(16)
-    found = list(translator.stream(texts, window=2, notice=told.append))
-    assert told == [LongSources(16, cut=3)]
-    with pytest.warns(LongSourceWarning, match="3 translated in parts"):
-        assert list(translator.stream(texts, window=2)) == found

@@ -1,9 +1,12 @@
-"""Text in, text out: tokens, odd lines and attention."""
+"""Text in, text out: tokens, odd lines, and attention and candidates of a pair."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from translation.translators import (
@@ -18,6 +21,7 @@ import runs
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
+from jaxformer.translation import pairs
 from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 
@@ -134,3 +138,34 @@ def test_attention():
     assert own == runs.vocabulary().pieces(target)
     with pytest.raises(InputError, match="not blank"):
         translator.attention("  ")
+
+
+def unpadded(translator: Translator, *sides: list[int]):
+    pair = (jnp.array([ids], jnp.int32) for ids in sides)
+    apply = jax.jit(functools.partial(translator.model.apply, method="forward"))
+    return jax.device_get(apply({"params": translator.params}, *pair))
+
+
+LENGTHS = [("Open the file.", "Datei"), ("Close it", "Die Tabelle wird geschlossen.")]
+
+
+@pytest.mark.parametrize("text", LENGTHS)
+def test_attention_and_candidates_are_those_of_the_pair_without_padding(text):
+    translator = random_translator(num_decoder_layers=2)
+    codec, k = translator.codec, 5
+    found, best = pairs.attend(translator.models, codec, *text, k=k)
+    sides = codec.encode_sources(text[:1])[0], codec.encode_targets(text[1:])[0]
+    logits, weights = unpadded(translator, *sides)
+    for kind in ("encoder", "decoder", "cross"):
+        expected = np.concatenate(getattr(weights, kind))
+        np.testing.assert_allclose(getattr(found, kind), expected, rtol=1e-5, atol=1e-6)
+    rows = logits[0].astype(np.float64)
+    rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
+    order = np.argsort(-rows, axis=-1)[:, :k]
+    assert [[token for token, _ in own] for own in best] == order.tolist()
+    values = [[value for _, value in own] for own in best]
+    np.testing.assert_allclose(
+        values, np.take_along_axis(rows, order, 1), rtol=1e-5, atol=1e-5
+    )
+    assert pairs.candidates(translator.models, sides, k) == best
+    assert translator.attention(*text).cross.tolist() == found.cross.tolist()
