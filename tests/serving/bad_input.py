@@ -55,13 +55,8 @@ NATIVE = Protocol("/v1/translate", "texts", "source", "target", "n_best", "forma
 TEXTS = {
     "surrogate": "a \ud800 b",
     "NUL": "a\x00b",
-    "line separator": "a\u2028b",
-    "right to left": "\u202eabc\u200f",
     "emoji": "👩‍👩‍👧🇩🇪",
     "spaces": " \t  ",
-    "newlines": "\n" * 900,
-    "punctuation": "?!.,;:-()[]{}<>&\"'",
-    "no space": "x" * 900,
     "long dots": "." * 900,
     "combining": "e" + "\u0301" * 400,
     "format": "%s %(a)s {0} {a.b} ${x} \\",
@@ -69,25 +64,18 @@ TEXTS = {
 }
 HTML = {
     "broken": "<p <b>>a</i <c",
-    "unclosed": "<p>a <b>b <i>c",
     "script": "<script>alert(1)</script>a",
     "deep": "<b>" * 700 + "a" + "</b>" * 700,
-    "wrong order": "<b><i>a</b></i>",
     "entities": "&amp;&#0;&#xD800;&#1114112;&nosuch; &",
     "comment": "<!-- a <b> --",
-    "declaration": "<!DOCTYPE html><![CDATA[a]]><?php a ?>",
     "only tags": "<br><img src=x>",
 }
 VALUES = {
     "null": None,
-    "number": 7,
-    "object": {"a": "b"},
     "list in a list": [["a"]],
     "number in a list": ["a", 7],
-    "true": True,
     "51 texts": ["a"] * 51,
     "100,000 letters": "x" * 100_000,
-    "10,000 newlines": "\n" * 10_000,
     "5,000 tags": "<b>" * 5_000,
 }
 
@@ -128,10 +116,8 @@ def _bad_bodies(protocol):
     rows = {
         "empty": (b"", 400),
         "half": (b"{", 400),
-        "list": (b"[]", 400),
         "text": (b'"a"', 400),
         "NaN": (good.replace(b'"a"', b"NaN"), 400),
-        "deep": (b'{"a":' * 10_000, 400),
         "deep list": (b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
         "20,000 keys": (
             b"{" + b",".join(b'"%d":1' % i for i in range(20_000)) + b"}",
@@ -140,9 +126,7 @@ def _bad_bodies(protocol):
         "a million keys": (b"{" + b'"a":1,' * 1_000_000, 413),
         "UTF-16, half": (b"\xff\xfe{" + good, 400),
         "latin-1": (good.replace(b'"a"', b'"\xe4"'), 400),
-        "long number": (good.replace(b'"a"', b"9" * 5_000), 400),
         "large exponent": (good.replace(b'"a"', b"1e9999"), 400),
-        "control character": (good.replace(b'"a"', b'"\n"'), 400),
     }
     for name, (body, status) in rows.items():
         yield Bad(f"body, {name}", protocol.path, body, allowed=(status,))
@@ -152,14 +136,6 @@ def _bad_bodies(protocol):
         gzip.compress(good),
         JSON | {"Content-Encoding": "gzip"},
         allowed=(415,),
-    )
-    yield Bad(
-        "body, text",
-        protocol.path,
-        good,
-        {"Content-Type": "text/plain"},
-        "POST",
-        (415,),
     )
     yield Bad("body, no type", protocol.path, good, {}, "POST", (415,))
     fine = {
@@ -213,24 +189,19 @@ def _bad_forms(protocol):
     rows = {
         "a text twice": (twice.encode(), FORM, 200),
         "not UTF-8": (f"{text}=%E4&{urlencode(pair)}".encode(), FORM, 400),
-        "half an escape": (f"{text}=%&{urlencode(pair)}".encode(), FORM, 200),
         "2,000 fields": (b"&a=1" * 2_000, FORM, 400),
-        "JSON": (protocol.body(), FORM, 400),
         "2,000 parts": (part('name="a"', "") * 2_000 + b"--b--", MULTIPART, 400),
         "a part that is not UTF-8": (
             parts + part(f'name="{text}"', "ä").replace(b"\xc3", b"") + b"--b--",
             MULTIPART,
             400,
         ),
-        "no name": (parts + part("none", "a") + b"--b--", MULTIPART, 400),
         "a file": (
             parts + part(f'name="{text}"', "a", '; filename="f"') + b"--b--",
             MULTIPART,
             400,
         ),
-        "no boundary": (parts, {"Content-Type": "multipart/form-data"}, 400),
         "no end": (parts, MULTIPART, 400),
-        "wrong boundary": (parts.replace(b"--b", b"--c"), MULTIPART, 400),
     }
     for name, (body, headers, status) in rows.items():
         yield Bad(f"form, {name}", protocol.path, body, headers, allowed=(status,))
@@ -245,24 +216,17 @@ def _bad_native():
         ("translate", {}, refused),
         ("translate", {"text": "a", "texts": ["a"]}, refused),
         ("translate", {"text": "a", "prefix": "p" * 6_000}, refused),
-        ("translate", {"text": "a", "prefix": "p " * 2_000}, either),
         ("translate", {"text": "a", "prefix": unwritable}, either),
         ("translate", {"text": "a", "required": [[unwritable]]}, either),
         ("translate", {"text": "a", "n_best": 101}, refused),
         ("translate/stream", {"text": None}, refused),
-        ("translate/stream", {"text": "a", "prefix": "p" * 6_000}, refused),
         ("attention", {"text": "a", "k": 9}, refused),
         ("attention", {"text": "a", "translation": "a " * 500}, either),
-        ("attention", {"text": " "}, either),
         ("attention", {"text": unwritable, "translation": unwritable}, either),
         ("alternatives", {"text": "a", "prefix": "", "k": 0}, refused),
         ("alternatives", {"text": "a", "prefix": unwritable}, either),
-        ("alternatives", {"text": "a", "prefix": "p " * 2_000}, either),
-        ("alternatives", {"text": " ", "prefix": ""}, either),
-        ("score", {"pairs": "a"}, refused),
         ("score", {"pairs": [7]}, refused),
         ("score", {"pairs": [{"text": "a" * 400, "translation": "\n"}]}, either),
-        ("score", {"pairs": []}, either),
     ]
     for name, fields, allowed in rows:
         body = json.dumps(fields).encode()
@@ -272,26 +236,17 @@ def _bad_native():
 # What is wrong with the lines of HTTP itself, for the path of a protocol.
 _GET = b"GET /languages HTTP/1.1\r\nHost: a\r\n"
 _POST = b"POST PATH HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-_CHUNKED = b"Transfer-Encoding: chunked\r\n"
 RAW = {
     "no HTTP": b"hello\r\n\r\n",
-    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
     "unknown method": b"BREW PATH HTTP/1.1\r\nHost: a\r\n\r\n",
-    "HTTP/1.0": b"GET /languages HTTP/1.0\r\n\r\n",
-    "negative length": _POST + b"Content-Length: -1\r\n\r\n",
-    "short length": _POST + b"Content-Length: 1\r\n\r\n{}",
-    "two lengths": _POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
     "length and chunks": (
-        _POST + _CHUNKED + b"Content-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        _POST + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n"
+        b"2\r\n{}\r\n0\r\n\r\n"
     ),
-    "chunk of bad size": _POST + _CHUNKED + b"\r\nzz\r\n{}\r\n",
     "100 kB of header": _GET + b"X-A: " + b"a" * 100_000 + b"\r\n\r\n",
-    "two at once": (_GET + b"\r\n") * 2,
-    "no host": b"GET /languages HTTP/1.1\r\n\r\n",
     "expect": _POST + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n{}",
     "half escaped path": b"GET /%zz%2e%2e/%00 HTTP/1.1\r\nHost: a\r\n\r\n",
     "query that is no UTF-8": b"GET /v2/usage?%E4 HTTP/1.1\r\nHost: a\r\n\r\n",
-    "upwards": b"GET /static/../config.json HTTP/1.1\r\nHost: a\r\n\r\n",
     "full URL": b"GET http://other/languages HTTP/1.1\r\nHost: a\r\n\r\n",
 }
 
@@ -301,21 +256,13 @@ WRONG_PLACES = (
         for own in (LIBRETRANSLATE.path, DEEPL.path, NATIVE.path)
         for method, path, status in (
             ("POST", f"/{own}", 404),
-            ("POST", f"{own}/", 404),
             ("PUT", own, 405),
-            ("DELETE", own, 405),
         )
     ),
     ("GET", "/translate", 405),
-    ("POST", "/languages", 405),
-    ("GET", "/detect", 405),
     ("POST", "/health", 405),
-    ("POST", "/v2/usage", 405),
-    ("GET", "/v2/nothing", 404),
     ("GET", "/v2/glossaries", 404),
-    ("GET", "/v1/translate", 405),
     ("GET", "/v1/", 404),
-    ("GET", "/static/../config.py", 404),
     ("GET", "/static/%2e%2e/config.json", 404),
     ("GET", "/nothing<script>", 404),
 )

@@ -17,27 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import uvicorn
 from serving.fake_engine import FakeEngine
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+from visualization.made import make_maps
 
 import jaxformer.serving
-from jaxformer.serving import native
+from jaxformer.serving import app, native
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.schema import read
 from jaxformer.serving.service import Service
 
 PAGE = Path(jaxformer.serving.__file__).with_name("page")
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
-    " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 WORDS = {
     "en": "the animal did not cross street because it was too tired open file in a new"
     " window close insert table please save changes before you quit",
@@ -62,7 +57,6 @@ class Fake:
         self.delays: dict[str, float] = {}  # seconds before a text that holds this
         self.refusals: list[Response] = []  # of the next requests with a body
         self.warm = (18, 18)  # programs compiled, of so many
-        self.ready = (18, 18)  # the same, once it is ready
         self.aborted = self.finished = 0  # streams
         self.break_off = False  # end a stream after its first event
         self.silent = False  # accept requests and answer none, as a stopped process
@@ -171,24 +165,7 @@ def attention(body: dict[str, Any]) -> dict[str, Any]:
     """Build maps of two layers and four heads, and candidates."""
     source = [*pieces(body["text"].split()), "</s>"]
     target = [*pieces(body["translation"].split()), "</s>"]
-
-    def maps(rows: int, columns: int, causal: bool = False) -> list[Any]:
-        layers = []
-        for layer in range(2):
-            heads = []
-            for head in range(4):
-                places = np.arange(rows)[:, None] * columns / rows + (head - 1) * layer
-                width = 0.4 + 0.7 * head
-                logits = -(((np.arange(columns) - places) / width) ** 2)
-                if causal:
-                    logits = np.where(np.tri(rows, columns) > 0, logits, -1e9)
-                weights = np.exp(logits - logits.max(-1, keepdims=True))
-                weights /= weights.sum(-1, keepdims=True)
-                heads.append(np.round(weights, 4).tolist())
-            layers.append(heads)
-        return layers
-
-    s, t, k = len(source), len(target), body.get("k", 0)
+    maps, k = make_maps(source, target, ((2, 4),) * 3), body.get("k", 0)
     shares = [0.55, 0.2, 0.1, 0.06, 0.03, 0.02, 0.01, 0.004]
     candidates = [
         [
@@ -200,10 +177,10 @@ def attention(body: dict[str, Any]) -> dict[str, Any]:
     return {
         "source_tokens": source,
         "target_tokens": target,
-        "read_tokens": ["<s>", *target[:-1]],
-        "encoder": maps(s, s),
-        "decoder": maps(t, t, causal=True),
-        "cross": maps(t, s),
+        "read_tokens": maps.read_tokens,
+        "encoder": maps.encoder.round(4).tolist(),
+        "decoder": maps.decoder.round(4).tolist(),
+        "cross": maps.cross.round(4).tolist(),
         "candidates": candidates,
         "text": body["text"],
         "translation": body["translation"],
@@ -231,8 +208,9 @@ class _Routes:
         self.fake = fake
         engine = FakeEngine()
         engine.beam_size = 4
-        service = Service([engine], ServingConfig())
-        self.operations = {own.path: own for own in native.operations(service)}
+        self.service = Service([engine], ServingConfig())
+        operations = native.operations(self.service)
+        self.operations = {own.path: own for own in operations}
 
     def post(self, path: str, handle: Callable[[dict[str, Any]], Response]) -> Route:
         """Build a route that answers a body unless the server refuses it."""
@@ -329,10 +307,8 @@ class _Routes:
 
     async def ready(self, _: Request) -> Response:
         done, of = self.fake.warm
-        if done == of:
-            done, of = self.fake.ready
-            return JSONResponse({"status": "ready", "done": done, "of": of})
-        return JSONResponse({"status": "warming", "done": done, "of": of}, 503)
+        status, code = ("ready", 200) if done == of else ("warming", 503)
+        return JSONResponse({"status": status, "done": done, "of": of}, code)
 
 
 def event(name: str, data: dict[str, Any]) -> str:
@@ -347,17 +323,10 @@ def facts(body: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "queue_seconds": 0.003, "seconds": 0.042}
 
 
-async def index(_: Request) -> Response:
-    return FileResponse(PAGE / "index.html")
-
-
-def make_app(fake: Fake) -> Starlette:
-    """Build the application: the page and the routes that it requests."""
+def make_app(fake: Fake) -> ASGIApp:
+    """Build the application: routes of canned answers, before the real ones."""
     own = _Routes(fake)
-    files = StaticFiles(directory=PAGE, packages=[("jaxformer.visualization", "pages")])
     routes = [
-        Route("/", index),
-        Mount("/static", files),
         Route("/v1/models", own.models),
         Route("/ready", own.ready),
         own.post("/v1/translate", own.translate),
@@ -367,32 +336,16 @@ def make_app(fake: Fake) -> Starlette:
             "/v1/alternatives",
             lambda body: JSONResponse({"alternatives": alternatives(body)}),
         ),
+        Mount("/", app.make_app(own.service)),
     ]
-    app = Starlette(routes=[Mount("/mt", routes=routes), *routes])
-    middleware = [Middleware(_Headers, fake=fake)]
-    return Starlette(routes=[Mount("/", app)], middleware=middleware)
+    answer = Starlette(routes=routes)
 
-
-class _Headers:
-    """Send the page's headers with everything, when the server is not silent."""
-
-    def __init__(self, app: Any, fake: Fake) -> None:
-        self.app, self.fake = app, fake
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        while self.fake.silent:
+    async def answer_aloud(scope: Scope, receive: Receive, send: Send) -> None:
+        while fake.silent:
             await asyncio.sleep(0.01)
+        await answer(scope, receive, send)
 
-        async def send_with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    (b"content-security-policy", POLICY.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                ]
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
+    return answer_aloud
 
 
 @contextmanager

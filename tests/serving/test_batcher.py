@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from serving import fake_clock
 from serving.fake_clock import now
 from serving.timed_queue import (
-    ROWS,
     Search,
     ask,
     begin,
@@ -54,13 +53,6 @@ async def test_what_waits_beyond_its_deadline_is_dropped():
 
 
 @on_fake_clock
-async def test_what_is_being_searched_at_its_deadline_is_answered():
-    """The work is nearly done; only what waits is dropped."""
-    async with serving(Search(seconds=10)) as batcher:
-        assert await ask(batcher, ["word"], timeout=4) == (["WORD"], 10)
-
-
-@on_fake_clock
 async def test_a_batch_that_raises_fails_only_the_guilty_sentence():
     """Its sentences are searched again one by one, once; the server lives."""
     search = Search()
@@ -84,17 +76,6 @@ async def test_a_batch_that_raises_fails_only_the_guilty_sentence():
 
 
 @on_fake_clock
-async def test_a_search_that_returns_too_little_is_a_fault():
-    """Results are never given to the wrong sentence."""
-
-    async def search(key, payloads):
-        return list(payloads)[1:] if len(payloads) > 1 else list(payloads)
-
-    async with serving(search) as batcher:
-        assert (await ask(batcher, ["a", "b"]))[0] == ["a", "b"]
-
-
-@on_fake_clock
 async def test_cancelling_the_server_ends_all_requests():
     """None waits without end, neither in a search nor in the queue."""
     batcher = Batcher(Search(), rows=2, capacity=100, now=now)
@@ -104,20 +85,6 @@ async def test_cancelling_the_server_ends_all_requests():
     assert [(await refusal(task)).code for task in tasks] == ["draining"] * 2
     refused = await refusal(ask(batcher, ["late"]))
     assert (refused.status, refused.code, refused.retry_after) == (503, "draining", 1)
-
-
-@on_fake_clock
-async def test_a_word_beside_a_document_waits_at_most_two_batches():
-    """A document of 1,000 longer sentences arrived first."""
-    search = Search()
-    async with serving(search) as batcher:
-        long = await begin(batcher, document(1000), width=40)
-        for arrival in (0.5, 10.0, 31.7):
-            await asyncio.sleep(arrival - now())
-            _, time = await ask(batcher, ["word"], width=1)
-            assert time - arrival <= 2
-        _, ended = await long
-    assert ended <= 1000 / ROWS + 4
 
 
 @on_fake_clock

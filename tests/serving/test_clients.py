@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import deep_translator
 import deepl
@@ -93,59 +88,3 @@ def test_a_list_of_texts_is_one_call_of_the_service(url, service):
         done = client.translate_text(texts, source_lang="EN", target_lang="DE")
         assert [each.text for each in done] == [text.upper() for text in texts]
         assert len(service.asked) == before + 1
-
-
-def find_node_packages(*names):
-    """Return the folder whose ``node_modules`` has packages, or skip the test."""
-    if shutil.which("node") is None:
-        pytest.skip("needs node")
-    folders = os.environ.get("NODE_PATH", "").split(os.pathsep)
-    if shutil.which("npm"):
-        found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True)
-        folders.append(found.stdout.strip())
-    for folder in filter(None, folders):
-        if all((Path(folder) / name).is_dir() for name in names):
-            return Path(folder).parent
-    pytest.skip(f"needs the npm packages {', '.join(names)} in a folder of $NODE_PATH")
-
-
-@pytest.mark.slow
-def test_clients_for_node(url):
-    """deepl-node, translate and libretranslate, from npm."""
-    folder = find_node_packages("deepl-node", "translate", "libretranslate")
-    script = """
-import translate from "translate";
-import { DeepLClient } from "deepl-node";
-import libretranslate from "libretranslate";
-const url = process.argv[1];
-translate.engine = "libre"; translate.url = url + "/translate"; translate.key = "k";
-const client = new DeepLClient("k", { serverUrl: url });
-const tagHandling = "html";
-const texts = ["Hi", "<b>ü</b>"];
-const done = await client.translateText(texts, "en", "de", { tagHandling });
-const query = { query: "Hi", source: "en", target: "de", apiurl: url };
-console.log(JSON.stringify([
-  await translate("Hi, ü & 100%!", { from: "en", to: "de" }),
-  await libretranslate.translate(query),
-  done.map(each => [each.text, each.detectedSourceLang, each.billedCharacters]),
-  (await client.getSourceLanguages()).map(language => language.code),
-  (await client.getTargetLanguages()).map(language => language.code),
-  (await client.getUsage()).character.limit,
-]));
-"""
-    done = subprocess.run(
-        ["node", "--input-type=module", "--eval", script, url],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
-        "HI, Ü & 100%!",
-        "HI",
-        [["HI", "en", 2], ["<b>Ü</b>", "en", 8]],
-        ["de", "en"],
-        ["de", "en", "pt-BR"],
-        10**12,
-    ]

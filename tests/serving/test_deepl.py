@@ -1,4 +1,4 @@
-"""The protocol of DeepL: fields, answers and errors."""
+"""The protocol of DeepL: fields and answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def test_texts_in_json_a_form_and_the_query(url):
     [
         ({}, ("text", True, True)),
         ({"split_sentences": "0"}, ("text", False, True)),
-        ({"split_sentences": 1}, ("text", True, True)),
         ({"split_sentences": "nonewlines"}, ("text", True, False)),
         ({"tag_handling": "xml", "ignore_tags": ["x"]}, ("html", True, True)),
         ({"formality": "prefer_less", "context": "c"}, ("text", True, True)),
@@ -48,49 +47,6 @@ def test_options_become_those_of_a_query(url, service, options, found):
     query = service.asked[-1][0]
     assert (query.format, query.sentences, query.split_newlines) == found
     assert (query.source, query.target) == ("en", "pt_BR")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"text": None}, "text is missing"),
-        ({"text": []}, "text is missing"),
-        ({"text": ["a"] * 51}, "text must be a list of at most 50"),
-        ({"target_lang": None}, "target_lang is missing"),
-        ({"target_lang": "XX"}, "target_lang must be one of DE, EN, PT-BR, not 'XX'"),
-        ({"source_lang": "XX"}, "source_lang must be one of DE, EN, not 'XX'"),
-        ({"source_lang": "PT"}, "German (de) is not available as a target language"),
-        ({"tag_handling": "md"}, "tag_handling must be one of"),
-        ({"split_sentences": 2}, "split_sentences must be one of"),
-        ({"formality": "more"}, "formality must be one of"),
-        ({"glossary_id": "g"}, "glossary_id must be absent"),
-    ],
-)
-def test_errors_are_messages(url, changes, words):
-    """With status 400."""
-    status, found = post(url, **{"text": ["a"], "target_lang": "DE"} | changes)
-    assert status == 400
-    assert found["message"].startswith(words)
-
-
-@pytest.mark.parametrize("split", ["0", "1", "nonewlines"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
-def test_line_breaks_between_sentences_are_kept(url, split, end):
-    """Also where sentences are not split."""
-    text = f"One. Two.{end}Three.{end}"
-    found = post(url, text=[text], target_lang="DE", split_sentences=split)[1]
-    assert found["translations"][0]["text"] == text.upper()
-
-
-def test_languages_of_both_sides(url):
-    """The side is in the query or in the body of a GET; sources have no regions."""
-    german = {"language": "DE", "name": "German", "supports_formality": False}
-    status, found = send(url, "GET", "/v2/languages?type=target", b"", {})
-    assert (status, found[0]) == (200, german)
-    assert [own["language"] for own in found] == ["DE", "EN", "PT-BR"]
-    assert send(url, "GET", "/v2/languages", b"type=target", FORM)[1] == found
-    assert send(url, "GET", "/v2/languages", b"", {})[1] == found[:2]
-    assert send(url, "GET", "/v2/languages?type=all", b"", {})[0] == 400
 
 
 def test_usage_counts_characters():

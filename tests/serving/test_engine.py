@@ -69,21 +69,6 @@ def test_answers_are_the_translators(engine):
             np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-5)
 
 
-def test_the_same_sentence_alone_and_among_63_others_gives_the_same_text():
-    """In batches as large as those of a server on a CPU."""
-    engine = TranslationEngine(translator(), "little", rows=16)
-    sources = (texts(40) * 2)[:64]
-    with engine.program(PLAIN, 64, POSITIONS) as shape:
-        assert shape.rows == 16
-    before = engine.source_positions
-    together = search(engine, PLAIN, sources)
-    assert engine.source_positions - before == 64 * POSITIONS
-    assert len({best.text for best, *_ in together}) > 10
-    for place in (0, 21, 39):
-        ((alone, *_),) = search(engine, PLAIN, [sources[place]])
-        assert alone.text == together[place][0].text
-
-
 def test_samples_of_a_request_do_not_depend_on_neighbours():
     """They depend on the sentence's place in its own request."""
     engine = TranslationEngine(translator(sample=True, seed=4), rows=4)

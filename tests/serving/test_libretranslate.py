@@ -57,15 +57,6 @@ def test_a_list_gets_lists(url, service):
     assert len(service.asked) == before + 1
 
 
-@pytest.mark.parametrize(
-    ("alternatives", "count"), [(None, None), (0, None), (-1, None), ("1", 1), (99, 2)]
-)
-def test_alternatives_are_at_most_what_the_beam_has(url, alternatives, count):
-    """None are asked for by default and by a negative number."""
-    found = post(url, q="a", source="en", target="de", alternatives=alternatives)[1]
-    assert found.get("alternatives") == (count and ["A!", "A!!"][:count])
-
-
 def test_a_text_in_the_target_language_comes_back(url, service):
     """As LibreTranslate has it, nothing is searched."""
     before = len(service.asked)
@@ -117,39 +108,6 @@ def test_the_old_address_of_the_document_leads_to_the_new_one(url):
     response = connection.getresponse()
     assert (response.status, response.getheader("location")) == (302, "openapi.json")
     connection.close()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"q": None}, "Invalid request: missing q parameter"),
-        ({"q": ""}, "Invalid request: missing q parameter"),
-        ({"q": []}, "Invalid request: missing q parameter"),
-        ({"source": None}, "Invalid request: missing source parameter"),
-        ({"target": ""}, "Invalid request: missing target parameter"),
-        ({"source": "zz"}, "zz is not supported"),
-        ({"target": "zz"}, "zz is not supported"),
-        ({"format": "xml"}, "xml format is not supported"),
-        (
-            {"alternatives": "two"},
-            "Invalid request: alternatives parameter is not a number",
-        ),
-        (
-            {"q": "a" * 5461},
-            "Invalid request: request (5461) exceeds text limit (5000)",
-        ),
-        (
-            {"source": "zt", "target": "de"},
-            "German (de) is not available as a target language from Chinese"
-            " (traditional) (zh-Hant)",
-        ),
-        ({"q": 7}, "q must be a text or a list, not 7"),
-    ],
-)
-def test_errors_have_the_words_of_libretranslate(url, changes, words):
-    """With status 400."""
-    fields = {"q": "a", "source": "en", "target": "de"} | changes
-    assert post(url, **fields) == (400, {"error": words})
 
 
 def test_other_errors_have_its_words_too(url):

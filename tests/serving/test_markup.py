@@ -184,23 +184,14 @@ def test_any_text_is_accepted_and_all_of_it_is_kept(html):
     [
         "<b>" * 5000 + "one" + "</b>" * 5000,
         "<div>" * 5000 + "one",
-        "<b>one<br>" * 5000,
         "<b><p>one</b></i>" * 3000,
-        '<a "' * 20_000,
         "<a b='" * 20_000,
         "<a b=\"<a b='" * 10_000,
         "<!--" * 20_000,
-        "<![CDATA[" * 20_000,
-        "</" * 20_000,
         "&" * 50_000,
-        "<script>" * 10_000,
         "<code>" * 20_000,
-        "<p translate=no>" * 10_000,
-        "<img>a " * 5000,
-        "<b>a</b> " * 5000,
         "<b>" * 80_000 + "a" + "</b>" * 80_000,
         f"a&#{'9' * 5000};b &#x{'f' * 5000};",
-        f"&{'a' * 50_000};",
     ],
     ids=lambda html: html[:12],
 )
@@ -267,10 +258,8 @@ def test_text_comes_back_without_entities_but_for_three_signs():
         ("<i>red</i> <b>car</b>", "auto rouge", "1-0 0-1", "<b>auto</b> <i>rouge</i>"),
         # end punctuation leaves, unless it was in the element
         ("the <b>end</b>.", "das Ende.", "0-0 1-1", "das <b>Ende</b>."),
-        ("the <b>end.</b>", "das Ende.", "0-0 1-1", "das <b>Ende.</b>"),
         ("<b>Open it now.</b>", "Jetzt öffnen.", "0-1 2-0", "<b>Jetzt öffnen.</b>"),
         ("see <b>it</b> now.", "nun sieh es.", "0-1 1-2 2-0", "nun sieh <b>es</b>."),
-        ("(<b>see</b>)", "(siehe)", "0-0", "(<b>siehe</b>)"),
         ("<b>(see)</b>", "(siehe)", "0-0", "<b>(siehe)</b>"),
         # outer white space leaves
         ("a<b> big </b>dog", "ein Hund groß", "0-0 1-2 2-1", "ein Hund <b>groß</b>"),
@@ -278,16 +267,12 @@ def test_text_comes_back_without_entities_but_for_three_signs():
         ("Do <b>not</b> go", "Geh weg", "0-0 2-1", "Geh <b></b>weg"),
         ("to <b>the</b> <i>end</i>", "zum Ende", "0-0 2-1", "zum <b></b><i>Ende</i>"),
         ("one <img> two", "zwei eins", "0-1 1-0", "zwei eins<img>"),
-        ("one<img> two", "eine zweite", "0-0 1-1", "eine<img> zweite"),
         # not within an element that it was not in
         ("<b>a b c d</b> x <img> e", "A B X C D E", "0-0 1-1 2-3 3-4 4-2 5-5",
          "<b>A B X C D</b> <img>E"),
-        ("e x <img> <b>a b c d</b>", "E A B X C D", "0-0 1-3 2-1 3-2 4-4 5-5",
-         "E <img><b>A B X C D</b>"),
         # what is apart from the rest is left out
         ("<b>put out</b> a fire", "lösch Feuer aus", "0-0 3-1 1-2",
          "<b>lösch</b> Feuer aus"),
-        ("<b>a b c</b> d", "A D B C", "0-0 3-1 1-2 2-3", "A D <b>B C</b>"),
         ("<i>a b c</i> <b>d e f</b>", "A B D C E F", "0-0 1-1 3-2 2-3 4-4 5-5",
          "<i>A B</i> D C <b>E F</b>"),
         # ranges of siblings do not overlap: the one around the other stays
@@ -302,9 +287,6 @@ def test_text_comes_back_without_entities_but_for_three_signs():
         ("<a>One</a><a>Two</a>", "Eins Zwei", "0-0 1-1", "<a>Eins</a><a>Zwei</a>"),
         # without an end tag
         ("one <b>two three", "eins drei zwei", "0-0 1-2 2-1", "eins <b>drei zwei"),
-        # the case of the model's output stays
-        ("<h1>ABOUT <b>US</b></h1>", "Über uns", "0-0 1-1",
-         "<h1>Über <b>uns</b></h1>"),
         # white space of the source stays between neighbours
         ("5&nbsp;apples", "5 Äpfel", "0-0 1-1", "5&nbsp;Äpfel"),
     ],

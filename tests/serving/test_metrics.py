@@ -46,18 +46,6 @@ def families(metrics):
     }
 
 
-def value(metrics, name, **labels):
-    """Return a number."""
-    found = [
-        sample.value
-        for family in families(metrics).values()
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    ]
-    assert len(found) == 1, name
-    return found[0]
-
-
 @pytest.fixture
 def metrics():
     """Some of each number."""

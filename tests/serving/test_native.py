@@ -83,56 +83,6 @@ def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
     assert (answer.status, answer.json["error"]["given"]) == (413, 40)
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "field"),
-    [
-        ({}, "missing", "texts"),
-        ({"text": 1}, "wrong_type", "text"),
-        ({"text": "a", "n_bset": 2}, "unknown_field", "n_bset"),
-        ({"text": "a", "prefixes": ["x"]}, "unknown_field", "prefixes"),
-        ({"texts": ["a"], "prefix": "x"}, "unknown_field", "prefix"),
-        ({"text": "a", "texts": ["a"]}, "wrong_type", "texts"),
-        ({"text": "a", "source": "xx"}, "unknown_language", "source"),
-        ({"text": "a", "format": "pdf"}, "bad_format", "format"),
-        ({"text": "a", "n_best": 4}, "out_of_range", "n_best"),
-        ({"text": "a", "alignment": "hard"}, "wrong_type", "alignment"),
-        ({"texts": ["a", "b"], "prefixes": ["x"]}, "out_of_range", "prefixes"),
-        ({"text": "a", "required": [["x"], ["y"]]}, "out_of_range", "required"),
-        ({"text": "One. Two.", "required": [["x"]]}, "out_of_range", "required"),
-        ({"text": "x" * 5001}, "text_too_long", "text"),
-        ({"texts": ["x"] * 51}, "too_many_texts", "texts"),
-    ],
-)
-def test_a_wrong_field_is_named(body, code, field):
-    answer = post("/v1/translate", body)
-    error = answer.json["error"]
-    assert (answer.status, error["code"], error["field"]) == (400, code, field)
-    assert error["message"].startswith((field, "required", "send"))
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "found"),
-    [
-        ("EN-US", "deu_Latn", "en-de"),
-        ("de", "", "de-en"),
-        ("", "fr", "en-fr"),
-        ("", "", "missing"),
-        ("en", "", "missing"),
-        ("xx", "de", "unknown_language"),
-        ("en", "x" * 5000, "unknown_language"),
-        ("de", "fr", "unknown_pair"),
-        ("fr", "", "unknown_pair"),
-    ],
-)
-def test_languages_are_found_by_their_codes(source, target, found):
-    engines = [FakeEngine(pair) for pair in (("en", "de"), ("en", "fr"), ("de", "en"))]
-    body = {"text": "a", "source": source, "target": target}
-    answer = post("/v1/translate", body, *engines).json
-    model, error = answer.get("model"), answer.get("error")
-    assert found == (f"{model['source']}-{model['target']}" if model else error["code"])
-    assert len(str(error)) < 300
-
-
 def test_a_sentence_that_cannot_be_split_is_refused():
     answer = post("/v1/translate", {"text": "x" * 50})
     assert (answer.status, answer.json["error"]["code"]) == (422, "sentence_too_long")

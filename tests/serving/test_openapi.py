@@ -58,10 +58,8 @@ def test_limits_and_languages_are_those_of_the_server():
             {"q": ["a"], "source": "auto", "target": "de", "alternatives": 2},
         ),
         ("get", "/languages", None),
-        ("get", "/frontend/settings", None),
         ("post", "/v2/translate", {"text": "a", "target_lang": "DE"}),
         ("get", "/v2/languages", None),
-        ("get", "/v2/usage", None),
         ("post", "/v1/translate", {"text": "a", "n_best": 2, "alignment": "soft"}),
         ("post", "/v1/translate", {"texts": ["a", "nothing"]}),
         ("post", "/v1/attention", {"text": "a b", "k": 2}),
@@ -69,7 +67,6 @@ def test_limits_and_languages_are_those_of_the_server():
         ("post", "/v1/score", {"pairs": [{"text": "a", "translation": "A"}]}),
         ("get", "/v1/models", None),
         ("get", "/ready", None),
-        ("get", "/health", None),
     ],
 )
 def test_answers_are_what_the_document_says(method, path, body):

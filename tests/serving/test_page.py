@@ -101,26 +101,6 @@ def test_a_reload_keeps_the_text(page):
     assert page.find("#text")[0].get_property("value") == ""
 
 
-def test_a_browser_that_stores_nothing_will_do(page):
-    """Where storage is forbidden, the text is lost with a reload, and nothing else."""
-    page.script(
-        "Storage.prototype.getItem = Storage.prototype.setItem = () => {"
-        " throw new DOMException('no', 'SecurityError'); }"
-    )
-    page.translate(FILE)
-    page.find("#swap")[0].click()
-    page.wait(lambda: page.output == "Open the File in a new Window.")
-
-
-def test_a_cleared_text_comes_back(page):
-    """As any edit, by the undo of the browser."""
-    page.find("#text")[0].send_keys(FILE)
-    page.find("#clear")[0].click()
-    assert (page.focused, page.find("#text")[0].get_property("value")) == ("text", "")
-    page.press("z", held=("CONTROL",))
-    assert page.find("#text")[0].get_property("value") == FILE
-
-
 def test_an_answer_comes_sentence_by_sentence(page):
     """The first sentence is there before the last; white space is the text's own, and
     signs of two halves before a sentence shift nothing.
@@ -172,21 +152,6 @@ def test_languages_are_swapped_with_the_texts(page):
     assert not page.find("#swap")[0].is_enabled()
     page.press("s", held=("CONTROL", "SHIFT"))
     assert "not translate the other way" in page.text("#status")
-
-
-def test_works_under_a_path(page, browse):
-    """Every address of the page is relative."""
-    driver = browse(page.url + "mt/")
-    page.wait(lambda: page.find("#source option"))
-    page.translate(FILE)
-    page.open_tab("Attention")
-    asked = page.script(
-        "return performance.getEntriesByType('resource').map(e => e.name)"
-    )
-    assert all(address.startswith(page.url + "mt/") for address in asked)
-    page.open_tab("API")
-    assert page.url + "mt/v1/translate" in page.text("#API pre")
-    assert driver.current_url == page.url + "mt/"
 
 
 def test_text_stays_text(page):

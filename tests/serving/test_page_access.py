@@ -40,6 +40,16 @@ def test_by_keyboard_alone(page):
     assert page.focused == "text"
 
 
+def test_help_has_every_key(page):
+    """Of the page, its lists, tabs and maps."""
+    page.press("TAB", "?")
+    listed = page.text("#help dl")
+    found = {"Enter", "Space", "Home", "End", "Esc", "Tab", "?", "A–Z", "Alt+1 … 9"}
+    found |= {"←", "→", "↑", "↓", "Ctrl+Enter", "Ctrl+Shift+S", "Ctrl+Z", "Ctrl+Y"}
+    found.add("Ctrl+Shift+Z")
+    assert {key for key in found if key not in listed} == set()
+
+
 def test_narrow_screens_need_no_side_scroll(page):
     """At 360 pixels, with every tab and the list of words."""
     resize(page.driver.execute_cdp_cmd, 360, 740)
@@ -58,44 +68,6 @@ def test_narrow_screens_need_no_side_scroll(page):
     page.press("ESCAPE")
     page.find("#open-help")[0].click()
     assert page.script(wide) == 0
-
-
-def test_focus_is_not_lost_with_a_word_that_is_drawn_again(page):
-    """An answer may come while the keys are read."""
-    page.translate(FILE)
-    page.script("arguments[0].focus()", page.words()[0])
-    page.press("?")
-    page.script("document.getElementById('text').dispatchEvent(new Event('input'))")
-    page.wait(lambda: len(page.fake.asked("translate/stream")) == 2)
-    page.wait(lambda: page.fake.finished == 2)
-    page.wait(lambda: not page.find("#result.old"))
-    page.press("ESCAPE")
-    page.wait(lambda: page.focused == "Öffnen")
-
-
-def open_words_in_small_window(page):
-    resize(page.driver.execute_cdp_cmd, 320, 256)
-    page.translate(FILE)
-    page.script("arguments[0].focus()", page.words()[0])
-    page.press("ENTER")
-    page.wait_for_words()
-
-
-def test_the_list_of_words_fits_a_small_window(page):
-    """It scrolls by itself, and other keys than its own are the browser's."""
-    open_words_in_small_window(page)
-    for key in ("END", "HOME"):
-        page.press(key)
-        page.press("ARROW_UP", held=("ALT",))
-        inside, height, window = page.script(
-            "const list = document.getElementById('options').getBoundingClientRect();"
-            "const one = document.querySelector('.active').getBoundingClientRect();"
-            "return [one.top >= list.top - 1 && one.bottom <= list.bottom + 1,"
-            " list.height, innerHeight]"
-        )
-        assert inside
-        assert height < window
-    assert page.find(".active")[0].get_attribute("id") == "option-0"
 
 
 def test_looks_follow_the_reader(page, browse):
@@ -192,8 +164,7 @@ def violations_of_states(page: Page) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [1200, 360])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
 def test_every_state_is_accessible(page, browse, scheme, width):
     """axe-core finds no violation."""
     browse(page.url, scheme)

@@ -107,19 +107,6 @@ def test_the_request_shown_has_the_choices(page):
     assert "This translation, without your choices, as" in page.text("#API p")
 
 
-def test_steps_show_what_else_was_probable(page):
-    """At each place the eight best tokens with their probabilities."""
-    page.translate(FILE)
-    page.open_tab("Steps")
-    tokens = page.texts("#Steps li > b")
-    assert tokens[:2] == ["▁Öffnen", "▁das"]
-    assert tokens[-1] == "</s>"
-    first = page.texts("#Steps li:first-child .tops span")
-    assert len(first) == 8
-    assert first[:2] == ["▁Öffnen 55 %", "dies 20 %"]
-    assert page.texts("#Steps li .taken")[1] == "▁das 55 %"
-
-
 def test_the_code_of_the_api_tab_works(page):
     """The request as Python, JavaScript and curl prints the translation on the page.
     The answer is that of the server.

@@ -136,35 +136,6 @@ def test_a_server_that_warms_up_is_followed(page):
     assert not page.find("#problem")[0].is_displayed()
 
 
-def test_attention_is_drawn_when_the_server_is_back(page):
-    """The panel that could not be drawn asks again, but not what is refused."""
-    page.translate(FILE)
-    page.fake.refusals = [refusal(503, "warming", "The server is warming up.", 1)]
-    page.find("#tab-Attention")[0].click()
-    page.wait(lambda: "warming up" in page.text("#Attention"))
-    page.wait(lambda: page.find("#heads"))
-    page.translate(ANIMAL)
-    page.wait(lambda: "▁animal" in page.texts("#Attention .tokens button"))
-    page.fake.refusals = [refusal(400, "bad", "Too long.", 1)]
-    page.press("2", held=("ALT",))
-    page.wait(lambda: "Too long." in page.text("#Attention"))
-    asked = len(page.fake.asked("attention"))
-    page.script("return new Promise(done => setTimeout(done, 1500))")
-    assert len(page.fake.asked("attention")) == asked
-
-
-def test_a_slow_answer_says_that_the_server_compiles(page):
-    """A server is ready before all its programs are."""
-    page.fake.delays = {"slow": 60}
-    page.write("slow file")
-    page.wait(lambda: page.text("#status") == "Translating…")
-    page.fake.ready = (9, 18)
-    page.write("slow table")
-    page.wait(lambda: "compiles: 9 of 18 programs" in page.text("#status"))
-    page.translate(FILE)
-    assert "compiles" not in page.text("#status")
-
-
 def test_a_key_is_asked_for(page):
     """Where the server wants one; it is sent as a header and stored nowhere."""
     page.fake.key = "secret"
@@ -178,17 +149,3 @@ def test_a_key_is_asked_for(page):
     page.wait(lambda: "Fenster" in page.output)
     stored = page.script("return JSON.stringify([{...localStorage}, location.href])")
     assert "secret" not in stored
-
-
-def test_what_is_typed_stays_in_the_text(page):
-    """Also after the server has refused it for want of a key, for which an empty page
-    asks first.
-    """
-    page.fake.key = "secret"
-    page.press("Open")
-    page.wait(lambda: "Write your key above" in page.text("#problem"))
-    page.press(" it.")
-    assert page.find("#text")[0].get_property("value") == "Open it."
-    page.driver.get("about:blank")
-    page.driver.get(page.url)
-    page.wait(lambda: page.focused == "key")

@@ -45,38 +45,6 @@ def test_another_word_continues_the_search_from_there(page):
     assert (page.output, page.texts("#trail button")) == (THREE_GERMAN, [])
 
 
-def test_an_undone_choice_is_redone(page):
-    """By the letter that is written on the key; a new choice ends it."""
-    page.translate(FILE)
-    shown = [page.output]
-    for digit in "24":
-        page.press(digit, held=("ALT",))
-        shown.append(page.output)
-    assert len(set(shown)) == 3
-    page.script("arguments[0].focus()", page.words()[0])
-    page.find("#trail button")[0].click()  # both choices
-    assert page.output == shown[0]
-    page.press("y", held=("CONTROL",))
-    assert page.output == shown[1]
-    page.press("z", held=("CONTROL", "SHIFT"))
-    assert page.output == shown[2]
-    assert len(page.texts("#trail button")) == 2
-    assert page.text("#status") == "Redone."
-    page.press("y", held=("CONTROL",))
-    assert page.text("#status") == "Nothing to redo."
-    for key, code, wanted in (("z", "KeyY", 1), ("y", "KeyZ", 2), ("я", "KeyZ", 1)):
-        page.script(
-            "const [key, code] = arguments; document.activeElement.dispatchEvent("
-            "new KeyboardEvent('keydown', {key, code, ctrlKey: true, bubbles: true}))",
-            key,
-            code,
-        )
-        assert page.output == shown[wanted]
-    page.press("3", held=("ALT",))
-    page.press("y", held=("CONTROL",))
-    assert page.text("#status") == "Nothing to redo."
-
-
 def test_readers_hear_names_once_and_source_words(page):
     """A screen reader is told what the marks show: the words of the source, and the
     probability; the name of a button is not its description as well.
@@ -105,24 +73,6 @@ def test_choices_last_while_the_text_grows(page):
     page.translate(FILE + " " + ANIMAL)
     assert page.output == f"Öffnen jenes Datei in ein neues Fenster. {GERMAN}"
     page.find("#clear")[0].click()
-    page.translate(FILE)
-    assert page.output == "Öffnen das Datei in ein neues Fenster."
-
-
-def test_choices_go_with_their_sentence(page):
-    """Another text has none of them, nor is one undone or redone there."""
-    page.translate(FILE)
-    page.press("2", held=("ALT",))
-    page.press("3", held=("ALT",))
-    page.script("arguments[0].focus()", page.words()[0])
-    page.press("z", held=("CONTROL",))
-    assert page.texts("#trail button") == ["candidate 1 2 ↶"]
-    page.translate(ANIMAL)
-    assert page.texts("#trail button") == []
-    page.script("arguments[0].focus()", page.words()[0])
-    for key, said in (("z", "Nothing to undo."), ("y", "Nothing to redo.")):
-        page.press(key, held=("CONTROL",))
-        assert page.text("#status") == said
     page.translate(FILE)
     assert page.output == "Öffnen das Datei in ein neues Fenster."
 

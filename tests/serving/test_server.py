@@ -12,21 +12,6 @@ from jaxformer.errors import InputError
 from jaxformer.serving.server import bind, name_url, notify
 
 
-def test_the_operator_is_told_once_that_all_programs_are_compiled(monkeypatch):
-    """The heap is frozen before that, and before the server is ready."""
-    said, frozen = [], []
-    monkeypatch.setattr(
-        "jaxformer.serving.server._freeze_heap", lambda: frozen.append(len(said))
-    )
-    with running(FakeEngine(), said.append):
-        end = time.monotonic() + 10
-        while not said and time.monotonic() < end:
-            time.sleep(0.02)
-        time.sleep(0.3)
-    assert said == [f"all {FakeEngine.programs} programs are compiled"]
-    assert frozen == [0, 0]
-
-
 def test_a_port_is_bound_once():
     with contextlib.closing(bind("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]

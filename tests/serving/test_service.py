@@ -17,7 +17,7 @@ from jaxformer.serving.engine import TranslationEngine, load_engines
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
 from jaxformer.serving.terms import Glossary
-from jaxformer.serving.texts import Query, Text
+from jaxformer.serving.texts import Query
 
 
 def served(work, *engines, **keys):
@@ -194,25 +194,3 @@ def test_lines_without_words_cost_nothing():
             await service.translate([Query(text)])
 
     run_ready(service, work)
-
-
-def test_long_texts_of_clients_are_prepared_in_turns(monkeypatch):
-    order, ready, encode = [], threading.Event(), Text.encode
-
-    def noted(text):
-        order.append(text.query.text[0])
-        assert ready.wait(20)
-        encode(text)
-
-    monkeypatch.setattr(Text, "encode", noted)
-    service = Service([FakeEngine()], ServingConfig())
-
-    async def work():
-        texts = [letter + " word" * 100 for letter in "gggo"]
-        tasks = [begin(service, text, address=text[0]) for text in texts]
-        await asyncio.sleep(0.01)
-        ready.set()
-        await asyncio.gather(*tasks)
-
-    run_ready(service, work)
-    assert order == [*"gogg"]

@@ -1,11 +1,12 @@
-"""Translations sent sentence by sentence, and clients that hang up."""
+"""Translations sent sentence by sentence."""
 
-import asyncio
 import threading
 
+import httpx
 import pytest
-from serving.asgi import MODEL, Exchange, ask, events_of, post, served
+from serving.asgi import MODEL, ask, events_of, post, served
 from serving.fake_engine import FakeEngine, slowly
+from serving.running_server import running
 
 from jaxformer.serving.errors import ServingError
 
@@ -16,24 +17,23 @@ def test_a_stream_sends_each_sentence_when_it_is_found():
         before=lambda kind, texts: "Three." in texts and released.wait(10)
     )
     engine.rows = 2
-
-    async def work(app, _):
-        body = {"text": "One. Two. Three."}
-        exchange = Exchange(app, "POST", "/v1/translate/stream", body)
-        status, headers = await exchange.start()
-        assert status == 200
-        assert headers["content-type"].startswith("text/event-stream")
-        assert headers["cache-control"] == "no-store"
-        assert headers["x-accel-buffering"] == "no"
-        seen = b""
-        async for part in exchange.parts():
+    body, seen = {"text": "One. Two. Three."}, b""
+    with (
+        running(engine) as (host, port),
+        httpx.stream(
+            "POST", f"http://{host}:{port}/v1/translate/stream", json=body
+        ) as answer,
+    ):
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-accel-buffering"] == "no"
+        for part in answer.iter_raw():
             seen += part
             if seen.count(b"event: sentence") == 2:
                 assert not released.is_set()
                 released.set()
-        return events_of(seen)
-
-    start, first, second, third, (name, done) = served(work, engine)
+    start, first, second, third, (name, done) = events_of(seen)
     spans = [[0, 4], [5, 9], [10, 16]]
     assert start == ("start", {"sentences": 3, "source_spans": spans})
     assert [data["index"] for _, data in (first, second, third)] == [0, 1, 2]
@@ -99,38 +99,3 @@ def test_a_silent_stream_has_comments(monkeypatch):
     answer = post("/v1/translate/stream", {"text": "One."}, engine)
     assert b"\n\n: still searching\n\n" in answer.body
     assert [name for name, _ in events_of(answer.body)] == ["start", "sentence", "done"]
-
-
-TEXT = "One. Two. Three."
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/translate", {"text": TEXT}),
-        ("/v1/translate/stream", {"text": TEXT}),
-        ("/v2/translate", {"text": TEXT, "target_lang": "de"}),
-        ("/translate", {"q": TEXT, "source": "en", "target": "de"}),
-    ],
-)
-def test_a_client_that_hangs_up_frees_its_place(path, body):
-    released = threading.Event()
-    engine = FakeEngine(before=lambda kind, texts: released.wait(10))
-    engine.rows = 1
-    lines = []
-
-    async def work(app, service):
-        exchange = Exchange(app, "POST", path, body)
-        while service.batcher.waiting < 2:
-            await asyncio.sleep(0.001)
-        exchange.leave()
-        while service.batcher.waiting:
-            await asyncio.sleep(0.001)
-        await exchange.task
-        released.set()
-        answer = await ask(app, "POST", "/v1/translate", {"text": "next"})
-        assert answer.json["translations"][0]["text"] == "NEXT"
-
-    served(work, engine, log=lines.append)
-    assert [texts for _, texts in engine.batches] == [["One."], ["next"]]
-    assert [call.status for call in lines] == [499, 200]
