@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -223,17 +222,6 @@ def test_the_text_of_the_result_is_checked(run):
     assert check(Evidence(run)).verdict == "ok"
     (run / "results.json").unlink()
     assert check(Evidence(run)).verdict == "ok"
-
-
-def test_text_in_a_folder_whose_name_looks_like_a_mixture(run):
-    """Text of --source and --reference is read, whatever its path contains."""
-    folder = run.parent / "a + b"
-    folder.mkdir()
-    for language in ("en", "de"):
-        shutil.copy(run.parent / f"test.{language}", folder)
-    alter_record(run, dataset=f"text:{folder}/test.en,{folder}/test.de")
-    found = verdicts(run)
-    assert (found["test form"], found["recount"], found["leak"]) == ("ok", "ok", "ok")
 
 
 def test_an_average_that_was_scored(run):

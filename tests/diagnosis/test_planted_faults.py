@@ -131,11 +131,9 @@ FAULTS: list[tuple[Any, ...]] = [
     ("warm-up?", setting("training.warmup_steps", 0)),
     ("peak rate?", setting("training.learning_rate", 3.0)),
     ("regularization?", setting("model.dropout_rate", 0.0)),
-    ("regularization?", setting("training.label_smoothing", 0.0)),
     ("optimizer?", setting("training.adam_b2", 0.999)),
     ("architecture?", setting("model.norm_order", "pre")),
     ("selection?", setting("data.valid", TEST)),
-    ("selection?", both(setting("data.valid", TEST), removed("results.json"))),
     ("selection", both(setting("data.valid", TEST), recorded(checkpoint=500))),
     ("selection", setting("data.train", BOTH), "leak"),
     ("training form", written("train.de", each(tokenize))),
@@ -172,7 +170,6 @@ FAULTS: list[tuple[Any, ...]] = [
     ("averaging?", both(add_average, score_the_average_elsewhere)),
     ("checkpoint?", recorded(checkpoint=100)),
     ("checkpoint?", move_checkpoint),
-    ("checkpoint?", both(add_average, removed("checkpoints"))),
     ("test set", rename_test),
     ("signature?", recorded(bleu_signature=OTHER_SIGNATURE), "recount"),
     ("signature?", recorded(**INTL)),
@@ -196,7 +193,6 @@ FAULTS: list[tuple[Any, ...]] = [
     (READABLE, filled("vocabulary/shared.model", "no model")),
     (READABLE, removed(f"checkpoints/{STEPS}")),
     (READABLE, made("averages/last-1")),
-    (READABLE, removed("checkpoints", "results.json")),
     (READABLE, written("test.de", each(lambda line: line + "!", every=50))),
 ]
 

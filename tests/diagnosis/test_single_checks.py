@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxformer.data.records import Pair
-from jaxformer.diagnosis import lines, survey
 from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
-from jaxformer.diagnosis.checks import learning, recipe, results, text
+from jaxformer.diagnosis.checks import learning, results
 from jaxformer.diagnosis.evidence import UnseenError
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
@@ -51,14 +49,6 @@ def test_the_tokenizer_goes_with_the_language(language, scores, said):
     record["target_language"] = language
     other = configured(data__target_language="fr")
     assert results.check_signature(Seen(config=other, **seen)) == found
-
-
-@pytest.mark.parametrize("objective", ["regression", "span"])
-def test_no_smoothing_is_advised_that_would_be_refused(objective):
-    training = Seen(objective=objective, label_smoothing=0.0)
-    config = Seen(training=training, model=Seen(dropout_rate=0.1))
-    with pytest.raises(UnseenError, match="takes no label smoothing"):
-        recipe.check_regularization(Seen(config=config))
 
 
 @pytest.mark.parametrize(
@@ -107,56 +97,6 @@ def test_sizes_of_published_sets(name, count, target, verdict):
     assert ("filtered" in found.expected) == is_german
 
 
-def test_the_parsers_warm_up_is_the_papers_within_twice():
-    """Four times the warm-up is half the rate, within rounding; the cure names all
-    that makes the paper's peak.
-    """
-    for width, warmup, verdict in (
-        (1024, 16_000, "ok"),
-        (512, 1_000, "ok"),
-        (1024, 20_000, "look"),
-    ):
-        config = configured(model__d_model=width, training__warmup_steps=warmup)
-        found = recipe.check_peak_rate(Seen(config=config))
-        assert found.verdict == verdict, found
-        assert verdict == "ok" or "--config.training.warmup_steps=4000" in found.cure
-
-
-def test_logs_of_few_lines():
-    """Steps skipped in the only line, which is of step 0, are a share of one. Of few
-    evaluations the nearest to 80 % of training counts.
-    """
-    run = Seen(curves={"train/skipped": [(0, 1.0)]})
-    assert learning.check_skipped(run).verdict == "wrong"
-    for step, nll, verdict in ((850, 2.02, "ok"), (500, 2.1, "look")):
-        points = [(100, 5.0), (step, nll), (1000, 2.0)]
-        found = learning.check_still_falling(Seen(curves={"valid/nll": points}))
-        assert found.verdict == verdict
-        assert f"from step {step} to 1,000" in found.found
-
-
-def test_the_papers_table_3_averages_nothing():
-    """Where one set validates and tests, the paper scores only the last checkpoint."""
-    record = {"dataset": "text:a,b", "checkpoint": 600}
-    for test, verdict in (("text:a,b", "ok"), ("text:c,d", "look")):
-        config = configured(data__valid="text:a,b", data__test=test)
-        seen = {"results": {"x": record}, "record": record, "averages": []}
-        assert results.check_averaging(Seen(config=config, **seen)).verdict == verdict
-
-
-def test_a_few_letters_have_no_case():
-    """Neither a few Latin letters among others nor three fragments in small letters are
-    a lowercased test set.
-    """
-    for given, test in (
-        (["他在 IBM 看书。这是一个测试"] * 500, ["他在看 xml 书。这是一个测试"] * 500),
-        (["Der Hund bellt."] * 500, ["just some small words here", "and some more"]),
-    ):
-        assert lines.capitals(test) is None
-        assert text.judge_case(given, test).verdict == "ok"
-    assert lines.capitals(["Der Hund"] * 200) == pytest.approx(2 / 7)
-
-
 @pytest.mark.parametrize("shift", [-3, 1, 5])
 def test_a_shift_is_measured(shift):
     """Lines that were moved are found, with their shift and where it begins."""
@@ -176,25 +116,6 @@ def test_a_shift_is_measured(shift):
     # Within a block of text sorted by length the lengths hardly differ.
     first = np.sort(generator.integers(10, 200, 50_000))
     assert find(first, first * generator.uniform(0.9, 1.2, 50_000)) == []
-
-
-def test_the_survey_is_a_fair_sample():
-    """Every pair is as likely to be kept; lengths and test sentences are those of
-    all pairs, up to the limit.
-    """
-    corpus = [Pair(f"{number} a", f"{number} b c") for number in range(4000)]
-    found = survey.survey_text(
-        corpus, [corpus[7], Pair("8 a", "other"), Pair("no", "no")], sample=400
-    )
-    numbers = [int(pair.source.split()[0]) for pair in found.sample]
-    assert len(set(numbers)) == 400
-    assert abs(np.mean(numbers) - 2000) < 200
-    assert found.characters.tolist() == [[*map(len, pair)] for pair in corpus]
-    assert (found.sources, found.pairs) == ({"7 a", "8 a"}, {corpus[7]})
-    assert (len(found.characters), found.whole) == (4000, True)
-    assert survey.survey_text(corpus, [], sample=400).sample == found.sample
-    cut = survey.survey_text(corpus, [], sample=10, most=50)
-    assert (len(cut.characters), cut.whole, len(cut.sample)) == (50, False, 10)
 
 
 def test_a_checkpoint_between_two_lines_of_the_log():

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from documented_names import documented_names, names_of
+from documented_names import documented_names
 
 NAMES = documented_names()
 ARRAY_ROOMS = tuple(
@@ -127,28 +127,3 @@ def test_what_papers_define_names_them():
     assert [
         path for path, text in sources.items() if not re.search(PAPER[path], text)
     ] == []
-
-
-def test_the_checks_can_fail():
-    source = '''
-def a(x: Array) -> None:
-    """Take something."""
-def b(x: Array) -> None:
-    """Take something [B, T].
-
-    Raises:
-        KeyError: it does.
-    """
-    if x:
-        raise ValueError(x)
-    raise KeyError(x)
-def c(x: Float[Array, "B"]) -> dict[str, jax.Array]:
-    """of a fragment"""
-def _d(): pass
-'''
-    names = names_of("m", source)
-    assert [name.path for name in names] == ["m.a", "m.b", "m.c"]
-    assert not says_a_sentence(names[-1].docstring)
-    assert [name.path for name in names if lacks_shapes(name)] == ["m.a", "m.c"]
-    errors = {name.path: found for name in names if (found := unsaid_errors(name))}
-    assert errors == {"m.b": {"ValueError"}}

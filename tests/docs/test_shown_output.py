@@ -152,24 +152,3 @@ def test_shown_findings_are_printed(page, printed):
         name for name, text in seen.items() if not real[name].startswith(text)
     ] == []
     assert verdicts(shown) == verdicts(printed["doctor"])
-
-
-def test_a_changed_line_is_found():
-    """Words count; numbers, names and sentences do not."""
-    line = mask("step 100/600  loss 6.672  left 1:01: runs/a")
-    assert line == mask("step 9/60  loss 1.5  left 0:01:59: runs/b")
-    assert line != mask("step 9/60  nll 1.5  left 0:01:59: runs/b")
-    assert mask("  source      Two modules.") == mask("  source Another.")
-    assert mask("  source Two modules.") != mask("  translation Two modules.")
-
-
-def test_a_changed_finding_is_found():
-    assert is_part(["a", "c"], ["a", "b", "c"])
-    assert not is_part(["c", "a"], ["a", "b", "c"])
-    text = (
-        f"ok      one check  fine | expected: x of 5\nlook    two  5 of\n{24 * ' '}6 |"
-        " expected: y | cure: z\nunseen  three, the fourth: too few\n"
-    )
-    assert checks(text) == {"one check": "x of 0", "two": "y"}
-    assert unseen(text) == ["three", "the fourth"]
-    assert verdicts("1 wrong, 2 to look at, 37 ok, 0 unseen; more\n") == 40

@@ -15,7 +15,7 @@ import urllib.parse
 
 import pytest
 from documented_names import ROOMS, documented_names
-from pages import ROOT, WIDEST
+from pages import ROOT
 
 from jaxformer.cli.main import COMMANDS
 from jaxformer.runs.config import RunConfig
@@ -121,16 +121,6 @@ def test_prose_is_rendered(pages):
         assert not re.search(r":(func|class|mod|meth|data|attr):", shown), name
         assert "=====" not in shown, name
         assert not re.search(r"<p>[^<]*\n(- |\d\. |\|)", shown), name
-
-
-def test_no_code_scrolls_sideways(pages):
-    """Lines of code of the reference fit a window of 1,300 pixels; the help of the
-    commands has the width of a terminal.
-    """
-    for name in set(pages) - {"reference/commands.html"}:
-        for block in re.findall(r"<pre\b.*?</pre>", pages[name], re.DOTALL):
-            lines = html.unescape(re.sub(r"<[^>]+>", "", block)).splitlines()
-            assert max(len(line.expandtabs()) for line in [*lines, ""]) <= WIDEST, name
 
 
 def test_search_needs_no_network(site, pages):

@@ -7,8 +7,8 @@ import re
 
 import jax
 import pytest
-from command_lines import WrongLineError, check_command, fill_in, read_commands
-from pages import Block, all_blocks, read_blocks
+from command_lines import check_command, fill_in, read_commands
+from pages import all_blocks
 
 import runs
 from jaxformer.data.files import read_lines
@@ -59,12 +59,6 @@ def test_blocks_are_of_known_kinds():
     names = {f"docs/examples/{path.name}" for path in examples}
     assert {block.file for block in BLOCKS if block.file} == names
     assert {block.kind for block in BLOCKS if block.reason} <= {"python"}
-
-
-def test_every_fence_is_read():
-    text = "a\n<!-- not run: why -->\n```python\nx\n```\n- b\n\n  ```sh\n  y\n  ```\n"
-    found = [Block("p", 4, "python", "x\n", "why"), Block("p", 9, "sh", "y\n", None)]
-    assert read_blocks("p", text) == found
 
 
 PAGES = sorted({block.page for block in BLOCKS})
@@ -133,41 +127,8 @@ def test_python_runs(page, tmp_path, monkeypatch, capsys):
     assert len(read_lines(tmp_path / "test.en")) == 3
 
 
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
-        ("jaxformer train --config=configs/quickstart.py", "--workdir"),
-        ("jaxformer train --config=configs/slow.py --workdir=a", "configs/slow.py"),
-        ("jaxformer train ... --config.training.stepz=3", "stepz"),
-        ("jaxformer translate --workdir=runs/a --beam_size=0", "beam_size"),
-        ("cat a.en | jaxformer translate --wordir=runs/a > b.de", "--workdir"),
-        ("for s in --bean=2; do\n jaxformer info --workdir=a $s\ndone", "--bean"),
-        (fill_in("jaxformer info $A", 'A="--workdir=a\n    --wordir=b"\n'), "--wordir"),
-        ("make quickstop", "quickstop"),
-        ("pip install '.[trian]'", "trian"),
-        ("python scripts/nothing.py", "scripts/nothing.py"),
-        ("python docs/figures --output=a --seed=1", "--seed=1"),
-        ("python -m no_such_module", "no_such_module"),
-        ("perl -e 1", "perl"),
-    ],
-)
-def test_a_planted_mistake_is_found(line, word):
-    with pytest.raises(WrongLineError, match=word):
-        check_all(line)
-
-
 def test_shown_output_is_found():
     """The page about the paper shows the output of each block."""
     blocks = of_kind("python")
     assert any(below(block) for block in blocks if block.page == "docs/compare.md")
     assert all(below(block) for block in blocks if block.page == "docs/the-paper.md")
-
-
-def test_how_lines_are_read():
-    """As the shell reads comments, redirections, pipes, variables and quotes."""
-    text = (
-        "A=1 make test  # all; of it, don't\necho 'a # b' \"c d\" | head -n 1 > out.txt"
-        " && cp a \\\n   b\n# only\n"
-    )
-    lines = [["A=1", "make", "test"], ["echo", "a # b", "c d"], ["head", "-n", "1"]]
-    assert list(read_commands(text)) == [*lines, ["cp", "a", "b"]]

@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 
 import alignment_figure
-import attention_figures
-import model_figure
 import position_figures
 import training_figures
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.models.config import TransformerConfig
 from layer_costs import layer_costs
 from rotation import rotation
 from softmax_jacobian import draw_weights, measure_jacobians, softmax_jacobian
@@ -238,25 +235,3 @@ def test_the_smoothed_loss_is_least_at_its_floor():
     entropy = -(1 - rate) * math.log(1 - rate) - rate * math.log(rate / 49)
     assert F.smoothing_floor(50, rate) == pytest.approx(entropy)
     assert losses.min() == pytest.approx(entropy, abs=1e-4)
-
-
-def test_masks_of_the_picture():
-    """5 words of 8, what was before, both, and sentences of 3, 3, 2."""
-    place = np.arange(8)
-    words, before = place < 5, place <= place[:, None]
-    same = (place // 3) == (place[:, None] // 3)
-    expected = [np.broadcast_to(words, (8, 8)), before, before & words, before & same]
-    masks = attention_figures.example_masks().values()
-    for mask, wanted in zip(masks, expected, strict=True):
-        np.testing.assert_array_equal(mask, wanted)
-
-
-def test_the_model_is_drawn_of_any_size(tmp_path):
-    """Not of another than the paper's: the labels are the paper's."""
-    sizes = {"vocabulary_size": 30, "d_model": 8, "d_ff": 16, "num_heads": 2}
-    picture = tmp_path / "deep" / "model.png"
-    with pytest.raises(InputError, match="is of a model with norm_order=post, not pre"):
-        model_figure.draw_model(picture, TransformerConfig(**sizes, norm_order="pre"))
-    assert not list(tmp_path.iterdir())
-    config = TransformerConfig(**sizes, num_encoder_layers=1, num_decoder_layers=3)
-    assert size_of(model_figure.draw_model(picture, config))[0] == 900

@@ -5,7 +5,6 @@ refused.
 import json
 
 import pytest
-from visualization.made import pixels
 
 from jaxformer.errors import InputError
 from jaxformer.runs import records
@@ -36,15 +35,6 @@ def test_curves_are_the_recorded_points(record):
         record.write_bytes(whole + torn)
         assert records.read_curves(record) == found
         assert records.read_gaps(record) == {"train/nll": [2, 3, 5]}
-
-
-def test_picture_is_900_pixels_wide(record, tmp_path):
-    """It has a panel or two, in a directory that need not exist."""
-    picture = curves.draw(record, tmp_path / "deep" / "curve.png")
-    assert picture == tmp_path / "deep" / "curve.png"
-    assert pixels(picture).shape[:2] == (340, 900)
-    record.write_text('{"step": 1, "valid/nll": 800}\n')
-    assert pixels(curves.draw(record, tmp_path / "curve.png")).shape[:2] == (340, 900)
 
 
 @pytest.mark.parametrize("entries", [[], [{"step": 1, "train/loss": 3.0}], None])

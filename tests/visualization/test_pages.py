@@ -156,29 +156,6 @@ def press(driver, *keys):
     act(driver).send_keys(*(getattr(Keys, key, key) for key in keys)).perform()
 
 
-def test_attention_page(browse, tmp_path):
-    """Every kind, layer and head can be chosen, by pointer and arrow keys; a layer
-    shows the threads of all its heads, each in another colour.
-    """
-    driver = browse(attention.write_html(MAPS, tmp_path / "attention.html"))
-    assert text(driver, "#chosen") == "Cross-attention, layer 2, all heads"
-    assert len(find(driver, "#heads canvas")) == 6 + 2  # with the mean of each layer
-    colours = {
-        line.value_of_css_property("stroke") for line in find(driver, ".threads line")
-    }
-    assert len(colours) == 3
-    find(driver, "#kinds button")[0].click()
-    find(driver, "#heads td button")[1].click()
-    assert text(driver, "#chosen") == "Encoder self-attention, layer 1, head 2"
-    press(driver, "ARROW_DOWN", "ARROW_RIGHT", "ARROW_RIGHT", "ARROW_RIGHT")
-    name = "Encoder self-attention, layer 2, "
-    assert text(driver, "#chosen") == name + "mean of all heads"
-    press(driver, "ARROW_LEFT")
-    assert text(driver, "#chosen") == name + "head 3"
-    find(driver, "#chips button")[0].click()
-    assert text(driver, "#chosen") == name + "heads 1, 3"
-
-
 def test_threads_of_a_token(browse, tmp_path):
     """A token shows only its threads, and the largest weights in words: by pointer,
     and by arrow keys on both sides.
