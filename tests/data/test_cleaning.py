@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 
 from jaxformer.data import language_identification as module
 from jaxformer.data.cleaning import (
-    STEPS,
     Counts,
     clean,
     find_duplicates,
     is_empty,
-    table,
-    why_nothing_is_left,
 )
 from jaxformer.data.config import Cleaning
 from jaxformer.data.duplicates import find_repeated
@@ -154,33 +151,6 @@ def test_where_the_source_ends_matters():
     texts += [("ab", "\tc"), ("c", "ab")]
     duplicates = find_repeated(Pair(*pair) for pair in texts)
     assert [index for index in range(7) if index in duplicates] == [5]
-
-
-def test_the_report_is_a_table():
-    """Each step that ran has a row in the order of the steps; every key has a name."""
-    dropped = {"empty": 0, "drop_identical": 1969, "max_length": 30}
-    assert table(Counts(4000, {"unicode_normalization": 10}, dropped)) == [
-        "step             dropped    share   kept",
-        "read                               4,000",
-        "empty                  0   0.00 %  4,000",
-        "identical sides    1,969  49.23 %  2,031",
-        "too many tokens       30   0.75 %  2,001",
-        "Unicode normalisation changed 10 pairs (0.25 %)",
-    ]
-    assert table(Counts())[1].split() == ["read", "0"]
-    keys = {field.name for field in dataclasses.fields(Cleaning)}
-    assert keys | {"empty", "max_length", "cut"} == set(STEPS)
-
-
-def test_why_nothing_is_left():
-    """What dropped the most comes first, by its key."""
-    dropped = {"empty": 100, "max_words": 0, "drop_identical": 900}
-    reason = why_nothing_is_left(Counts(1000, {}, dropped))
-    assert reason.startswith(
-        "every one of 1,000 pairs was dropped, 900 by identical sides"
-        " (data.drop_identical), 100 by empty: "
-    )
-    assert "no pair" in why_nothing_is_left(Counts())
 
 
 def test_a_language_without_its_package(monkeypatch):

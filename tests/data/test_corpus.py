@@ -332,14 +332,6 @@ def test_a_plus_in_a_path_is_escaped(tmp_path):
         assert [*text.kept()] == PAIRS[:20] * count
 
 
-def test_a_text_of_which_nothing_is_kept_has_no_vocabulary(tmp_path):
-    """The error names the step."""
-    train = write_text(tmp_path, [Pair("a b", "a b")] * 3)
-    text = TrainingText.open(config_of(train=train, drop_identical=True))
-    with pytest.raises(InputError, match=r"data\.train: every one of 3 .* identical"):
-        text.vocabularies(tmp_path / "vocabulary")
-
-
 def test_text_for_evaluation_is_one_data_set():
     name = "bundled:en-de/test"
     pairs, languages = load_evaluation(f"{name} [de>en]", config_of(language_tags=True))

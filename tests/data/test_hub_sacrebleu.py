@@ -87,7 +87,6 @@ def test_a_test_set_that_cannot_be_fetched(
     ("name", "languages", "message"),
     [
         ("wmt14/ful", CODES, r"no test set 'wmt14/ful'; did you mean wmt14/full\?"),
-        ("newstest", CODES, "`sacrebleu --list` shows them"),
         ("multi30k/2016", CODES, "does not go from 'de' to 'en': it has en-fr, en-de"),
     ],
 )

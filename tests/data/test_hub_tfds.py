@@ -1,6 +1,5 @@
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from pairs import CODES, refuse, run, texts
@@ -163,23 +162,3 @@ def test_a_data_set_is_prepared_when_it_is_first_read(
     assert (tmp_path / "little_corpus" / "de-en" / "1.0.0").is_dir()
     monkeypatch.setattr(little_corpus, "download_and_prepare", None)
     assert sorted(load(name, *CODES)) == sorted(texts(200))
-
-
-def test_what_cannot_be_prepared_is_named(little_corpus, tmp_path, monkeypatch):
-    """With the cause that an error may hide, and with what most data sets need."""
-    from tensorflow_datasets.core.download.extractor import ExtractError
-
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    lacking = ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
-    hiding, saying = OSError("no archive"), ExtractError(f"bad archive: {lacking}")
-    hiding.__cause__ = saying.__cause__ = lacking
-    fetched = mock.Mock(side_effect=[lacking, saying, hiding, OSError("x")])
-    monkeypatch.setattr(
-        "tensorflow_datasets.core.DatasetBuilder.download_and_prepare", fetched
-    )
-    folder = f"remove what is damaged from {tmp_path}/downloads and try again"
-    for reason in ("", "bad archive: ", "no archive: ", "x"):
-        reason += "" if reason == "x" else str(lacking)
-        start = rf"^cannot prepare tfds:little_corpus/de-en \({reason}\): "
-        cure = rf"\(most need `pip install tensorflow` once\), {folder}"
-        refuse("tfds:little_corpus/de-en/train", f"{start}.*{cure}")

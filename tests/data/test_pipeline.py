@@ -168,23 +168,6 @@ def test_batches_are_not_in_the_order_of_lengths():
     assert not groups[0] & groups[1]
 
 
-def test_statistics_equal_what_an_epoch_holds():
-    """Statistics and batches of an epoch share one plan."""
-    data = data_of(mixed_lengths(100))
-    plan, facts = data.plan(0), data.statistics
-    batches = epoch_of(data)
-    assert data.plan(0) is plan
-    counts = facts.pairs, facts.batches, facts.shapes
-    assert counts == (100, len(batches), len(data.buckets))
-    source, target = (
-        sum(int((batch[side] > 1).sum()) for batch in batches)
-        for side in ("source", "target")
-    )
-    assert (facts.source_tokens, facts.target_tokens) == (source, target)
-    slots = sum(side.size for batch in batches for side in batch.values())
-    assert facts.padding == pytest.approx(1 - (source + target) / slots)
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     lengths=LENGTHS,
