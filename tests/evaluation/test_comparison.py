@@ -132,23 +132,6 @@ def test_differences():
     assert same == ([], [])
 
 
-def test_what_cannot_be_compared():
-    """Translations of another number, lengths of sources that are not there, and
-    numbers out of range are refused.
-    """
-    given, references = systems(7)
-    config = dataclasses.replace(CONFIG, lengths="source")
-    with pytest.raises(InputError, match="39 hypotheses and 40 references"):
-        compare({**given, "short": given["first"][1:]}, [references], [BLEU], CONFIG)
-    with pytest.raises(InputError, match="39 sources and 40 hypotheses"):
-        compare(given, [references], [BLEU], CONFIG, sources=references[1:])
-    with pytest.raises(InputError, match="give --source"):
-        compare(given, [references], [BLEU], config)
-    for key, value, least in (("resamples", 99, 100), ("trials", -1, 0)):
-        with pytest.raises(InputError, match=f"{key} must be from {least} to"):
-            ComparisonConfig(**{key: value})
-
-
 def test_metrics_by_name():
     """Every name has its metric, once; another is an error that suggests one."""
     assert [metric.key for metric in choose_metrics(METRICS)] == list(METRICS)

@@ -9,8 +9,6 @@ import json
 import math
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,20 +124,6 @@ def test_the_fingerprint_of_a_text():
     assert len({record["text"], *prints}) == 6
 
 
-def test_other_metrics_and_references():
-    """Named metrics are recorded, each with its signature, against all references."""
-    more = [" ".join(pair.target.split()[:-1]) for pair in pairs()]
-    chosen = choose_metrics(["chrf++", "ter"])
-    options = {"decoding": GREEDY, "metrics": chosen, "more_references": [more]}
-    record, hypotheses = evaluate.evaluate(translator(), pairs(), "odd", **options)
-    references = [pair.target for pair in pairs()], more
-    for metric in chosen:
-        expected = metrics.score(metric, hypotheses, *references)
-        assert record[metric.key] == round(expected.value, 2)
-        assert record[f"{metric.key}_signature"] == expected.signature
-    assert "bleu" not in record
-
-
 def test_wrong_references_are_found_before_the_work(monkeypatch):
     """So are missing packages and an empty set."""
     monkeypatch.setattr(Translator, "search", lambda *_, **__: pytest.fail("searched"))
@@ -231,23 +215,6 @@ def test_a_kill_between_the_two_files(tmp_path, monkeypatch):
         records.read_hypotheses(tmp_path, old)
     del old["hypotheses_sha256"]
     assert records.read_hypotheses(tmp_path, old) == ["new"]
-
-
-def test_results_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
-    """A result is added to those of other processes."""
-    read = records.read_results
-
-    def read_slowly(directory):
-        found = read(directory)
-        time.sleep(0.05)
-        return found
-
-    monkeypatch.setattr(records, "read_results", read_slowly)
-    names = ["one", "two", "three"]
-    with ThreadPoolExecutor() as pool:
-        for name in names:
-            pool.submit(records.write_result, tmp_path, make_record(name), ["x"])
-    assert set(read(tmp_path)) == set(names)
 
 
 def test_a_record_names_no_file_outside_the_run(tmp_path):

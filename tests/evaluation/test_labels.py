@@ -56,20 +56,6 @@ def test_numbers():
         assert own(one, other) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("tags", "entities"),
-    [
-        ("B-PER I-PER O B-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),
-        ("I-PER I-PER B-PER I-LOC", [("PER", 0, 2), ("PER", 2, 3), ("LOC", 3, 4)]),
-        ("O I-LOC O I-LOC", [("LOC", 1, 2), ("LOC", 3, 4)]),
-        ("B-A-B I-A-B", [("A-B", 0, 2)]),
-        ("NOUN O VERB", []),
-    ],
-)
-def test_entities(tags, entities):
-    assert find_entities(tags.split()) == entities
-
-
 def as_seqeval(tags):
     """Return entities by seqeval's two tables: what ends and what begins a chunk."""
     ends = {*("BB", "BS", "BO", "IB", "IS", "IO")}

@@ -121,19 +121,6 @@ def test_masks_do_not_depend_on_batches():
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-4)
 
 
-def test_masks_do_not_depend_on_widths():
-    """A row of a longer batch has the same words masked, by the same words."""
-    predictor = Predictor.load(shared_run("masked"))
-    (row,) = predictor.vocabularies.source.encode_batch([LINES[0]])
-    drawn = []
-    for width in (len(row), 2 * len(row) + 3):
-        tokens = np.full((1, width), predictor.model.config.pad_id, np.int32)
-        tokens[0, : len(row)] = row
-        given = tokens, np.array([7]), predictor.model.config, 0.5
-        drawn.append(np.asarray(texts._draw(*given).masked)[0, : len(row)].tolist())
-    assert drawn[0] == drawn[1] != row
-
-
 def test_words_with_blanks_of_their_own(tmp_path):
     """No-break and other blanks are part of a word, in data and in predictions."""
     predictor = Predictor.load(shared_run("tagged"))

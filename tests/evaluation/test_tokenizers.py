@@ -71,13 +71,6 @@ def test_the_script_chooses_where_the_language_does_not(tokenizer, line):
     assert list_tokenizers(None, mixed)[0] == tokenizer
 
 
-def test_the_first_lines_tell_the_script():
-    """A long text is not read whole."""
-    lines = ["Das Haus ist alt."] * 1_000 + ["天地玄黄。"] * 20_000
-    assert list_tokenizers(None, lines) == ("13a",)
-    assert list_tokenizers(None, lines[::-1])[0] == "zh"
-
-
 def test_a_perfect_translation_scores_100():
     """Whatever the language, what equals the references has BLEU 100, and a wrong
     character lowers it without losing all.
