@@ -99,20 +99,6 @@ def test_a_model_read_and_written_is_the_same_file(family, tmp_path):
         huggingface.write(again, *looped, settings=model.settings)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tensors_of_a_float32_file_are_mapped_not_copied(family, tmp_path):
-    """A parameter is a view of the file, which cannot be written."""
-    model = huggingface.read(make_folder(tmp_path, family))
-    for leaf in jax.tree.leaves(model.params):
-        assert type(leaf) is np.ndarray
-        assert leaf.dtype == np.float32
-        assert not leaf.flags.writeable
-        base = leaf
-        while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
-            base = base.base
-        assert isinstance(base, np.memmap)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_files_in_half_precision_become_float32(dtype, tmp_path):
     """The numbers are exactly those of the file; written in the same type again, they
@@ -226,18 +212,13 @@ def test_the_first_token_of_a_target(tmp_path):
     ("settings", "line"),
     [
         ({"model_type": "t5"}, "gpt2, openai-gpt, not 't5'"),
-        ({"model_type": None}, "openai-gpt, not None; other models have other layers"),
         (
             {"d_model": None, "encoder_layers": None},
             "lacks d_model, encoder_layers; gi",
         ),
-        ({"decoder_start_token_id": None}, "lacks decoder_start_token_id"),
         ({"d_model": "8"}, "d_model in config.json must be a whole number, not '8'"),
-        ({"encoder_layers": True}, "encoder_layers in config.json must be a whole"),
         ({"encoder_layers": 10**9}, "num_encoder_layers must be at most 1,000"),
-        ({"dropout": "0.1"}, "dropout in config.json must be a number, not '0.1'"),
         ({"scale_embedding": "false"}, "must be true or false, not 'false'"),
-        ({"dropout": 1.0}, "model.dropout_rate must be below 1, not 1.0"),
         ({"encoder_ffn_dim": 13}, "encoder_ffn_dim is 13 where decoder_ffn_dim is 12"),
         ({"activation_function": "tanh"}, "must be one of relu, silu, swish, gelu, "),
         ({"pad_token_id": 19}, "model.pad_id must be in the vocabulary, below 19"),
@@ -251,18 +232,9 @@ def test_the_first_token_of_a_target(tmp_path):
             "architectures in config.json must have",
         ),
         (
-            {"is_encoder_decoder": False},
-            "is_encoder_decoder in config.json must be tru",
-        ),
-        ({"num_attention_heads": 4}, "_heads is 4 where decoder_attention_heads is 2"),
-        (
             {"vocab_size": 21},
             "final_logits_bias must have the shape (1, 21) by the configuration, not"
             " (1, 19)",
-        ),
-        (
-            {"decoder_layers": 3},
-            "lacks the tensor model.decoder.layers.2.self_attn.q_proj.weight",
         ),
         (
             {"decoder_layers": 1},
@@ -274,9 +246,6 @@ def test_the_first_token_of_a_target(tmp_path):
 )
 def test_what_a_configuration_cannot_say(settings, line, tmp_path):
     folder = make_folder(tmp_path, "bart", **settings)
-    if settings.get("model_type", 0) is None:
-        rest = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(rest | settings))
     with pytest.raises(InputError, match=re.escape(line)) as caught:
         huggingface.read(folder)
     assert "\n" not in str(caught.value)
@@ -291,10 +260,7 @@ def test_what_a_configuration_cannot_say(settings, line, tmp_path):
             {"norm_epsilon": 1e-6},
             "has model.norm_epsilon 1e-05, and this model",
         ),
-        ("bart", {"embedding_norm": False}, "has model.embedding_norm True, and this"),
         ("bart", {"source_vocabulary_size": 18}, "has model.source_vocabulary_size 19"),
-        ("m2m_100", {"position_offset": 0}, "has model.position_offset 2, and this"),
-        ("m2m_100", {"output_bias": True}, "has model.output_bias False, and this mo"),
         ("mbart", {"d_k": 3}, "has model.d_k 4, and this model has 3: it cannot be"),
     ],
 )

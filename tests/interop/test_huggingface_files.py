@@ -65,11 +65,8 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
 
 DAMAGED = {
     "empty": (b"", "is no file of safetensors"),
-    "cut in the header": (pack({"a": entry()})[:20], "is no file of safetensors"),
     "cut in the numbers": (pack({"a": entry()}, b"12"), "fetch it again"),
-    "longer": (pack({"a": entry()}, b"12345678"), "is no file of safetensors"),
     "a header of exabytes": (struct.pack("<Q", 2**62) + b"{}", "header too large"),
-    "overflow": (pack({"a": entry(shape=(2**40, 2**40))}, b"1234"), "is no file of"),
     "quantised": (
         pack({"a": entry("I8", (4,))}, b"1234"),
         "the tensor a in {} has the type I8, and only F32, F16, BF16 are read",

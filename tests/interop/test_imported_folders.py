@@ -27,8 +27,6 @@ from jaxformer.interop.huggingface.run import import_run
         ),
         ("tokenizer_config.json", "[" * 10**5, "recursion"),
         ("vocab.json", '{"<s>": 0, "<pad>": 0}', "'<pad>' has the id 0, and each"),
-        ("vocab.json", '{"<s>": false}', "'<s>' has the id False, and each piece"),
-        ("vocab.json", '{"<s>": NaN}', "'<s>' has the id nan, and each piece needs"),
         ("sentencepiece.bpe.model", "\n\x05hello", "not a SentencePiece model, or a"),
         ("sentencepiece.bpe.model", None, "has no sentencepiece.bpe.model"),
         ("generation_config.json", '{"max_length": Infinity}', "whole number, not inf"),

@@ -229,11 +229,6 @@ def test_a_reverse_run_takes_the_languages_of_the_lists_exchanged(tmp_path):
         assert np.allclose(scores, means, atol=1e-5) == equal
 
 
-def test_attention_takes_languages(tmp_path):
-    given = f"--workdir={imported()}", "--from=fr", "--to=es", f"--output={tmp_path}"
-    assert runs.call("attention", *given, "a b").code == 0
-
-
 def test_only_runs_whose_input_names_its_language_take_it():
     run = f"--workdir={runs.random_run()}"
     error = runs.call("translate", run, "--from=de", stdin=b"a\n").error

@@ -1,6 +1,5 @@
 """What a folder of BERT or GPT has and its run does not is named, one line each."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -11,9 +10,7 @@ from interop.test_one_stack_runs import make_folder
 from safetensors.numpy import load_file, save_file
 
 from jaxformer.cli.main import main
-from jaxformer.interop.huggingface import one_stack_settings as conversion
 from jaxformer.interop.huggingface import tokenizer_files
-from jaxformer.models.families import preset
 
 CASED = {"do_lower_case": False}
 
@@ -91,14 +88,3 @@ def test_the_case_of_a_tokenizer_is_that_of_its_pieces(tmp_path, lower, capitals
         tokenizer_files.build_word_pieces(tmp_path, options)
     )
     assert (found == []) if line is None else line in found[0]
-
-
-@pytest.mark.parametrize("name", ["roberta", "distilbert"])
-def test_heads_that_only_bert_has(name):
-    """Another family names the head that it has, before anything is written."""
-    size = {"roberta": "roberta-base", "distilbert": "distilbert-base-uncased"}[name]
-    for head, own in (("words_and_next", "words"), ("pooled", "none")):
-        bert = dataclasses.replace(preset("bert-base-uncased"), head=head)
-        assert conversion.differences(bert, "bert") == {}
-        config = dataclasses.replace(preset(size), head=head)
-        assert conversion.differences(config, name) == {"head": own}
