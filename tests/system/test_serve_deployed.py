@@ -119,13 +119,6 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     made.process.wait(20)
 
 
-def test_a_proxy_may_keep_the_path_or_remove_it(server):
-    assert server.url.endswith("/mt")
-    for url in (server.url, server.url.removesuffix("/mt")):
-        assert "<title>" in httpx.get(f"{url}/").text
-        assert httpx.get(f"{url}/static/serve.js").status_code == 200
-
-
 @behind_nginx
 def test_the_page_works_under_a_path_behind_nginx(proxy, browse):
     """Also where its address lacks the last slash."""
