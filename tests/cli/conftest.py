@@ -27,8 +27,9 @@ def workdir() -> str:
     return f"--workdir={runs.random_run()}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def translator() -> Translator:
+    """Return a translator that no test changes."""
     return Translator.load(runs.random_run())
 
 

@@ -20,7 +20,6 @@ from jaxformer.translation.translator import Translator
         (["--last=2"], "last-2", [10, 20]),
         (["--best=1"], "best-1", [10]),
         (["--steps=20,10"], "steps-10-20", [10, 20]),
-        (["--steps=10", "--name=first"], "first", [10]),
     ],
 )
 def test_the_mean_is_kept(options, name, steps, call, run):
@@ -77,7 +76,6 @@ def test_fewer_checkpoints_than_the_default(call, run):
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        (["--last=5"], "--last=5 asks for 5 checkpoints and"),
         (["--best=3"], "holds 2 evaluated checkpoints: ask for fewer, or train with a"),
         (["--steps=10,30"], "there is no checkpoint '30' in"),
         (["--steps=10,ten"], "argument --steps: must be numbers separated by commas"),

@@ -211,11 +211,9 @@ def test_the_page_replaces_no_input(call, files, tmp_path):
             1,
             "worse.txt is named twice",
         ),
-        ("BOTH --dataset=x", 1, "no run is given"),
         ("BOTH --metrics=blue", 2, "no metric 'blue'; did you mean bleu?"),
         ("BOTH --lengths=source", 1, "give --source"),
         ("BOTH --resamples=3", 2, "--resamples must be from 100 to 1,000,000, not 3"),
-        ("BOTH --html=no/page.html", 1, "there is no folder"),
     ],
 )
 def test_wrong_options(options, code, message, call, files, tmp_path, monkeypatch):

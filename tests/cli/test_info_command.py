@@ -103,7 +103,6 @@ def test_memory_of_a_configuration(info, tmp_path, monkeypatch):
     ("options", "rule"),
     [
         ("--config=FILE --config.model.d_modell=8", "did you mean model.d_model?"),
-        ("--workdir=RUN --devices=8", "give --config=FILE"),
         ("--workdir=RUN --config.model.d_model=8", "give --config=FILE"),
         ("--config=FILE --devices=6 MESH --config.training.mesh_fsdp=4", "the 6 devic"),
     ],

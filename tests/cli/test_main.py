@@ -58,10 +58,8 @@ TRAIN = "train --config=reverse --workdir=x"
         (f"{TRAIN} --config.data.train x", 2, "write --config.SECTION.KEY=VALUE as o"),
         ("train --workdir=x", 2, "--config is missing, and x has no run to continue"),
         (f"{TRAIN} --distributed_timeout=3", 2, "is for several hosts"),
-        ("average --workdir=x --last=a", 2, "invalid whole number value: 'a'"),
         ("info --config=reverse --config.model.d_model=0", 1, "model.d_model must be"),
         ("info --config=nowhere", 1, "no configuration file nowhere"),
-        ("average --workdir=x", 1, "x/config.json"),
         ("compare a b", 1, ""),
     ],
 )

@@ -9,7 +9,6 @@ import runs
 from jaxformer.translation.generator import Generator
 
 MASKED = f"{runs.ROOT}/configs/masked_language_model.py"
-CAUSAL = f"{runs.ROOT}/configs/language_model.py"
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,6 @@ CAUSAL = f"{runs.ROOT}/configs/language_model.py"
             {"training.objective": "causal"},
             "training.objective=causal needs a decoder-only model",
         ),
-        (MASKED, {"model.head": "span"}, "training.objective=masked needs model.head="),
         (
             MASKED,
             {"training.objective": "masked_and_next"},
@@ -35,16 +33,6 @@ CAUSAL = f"{runs.ROOT}/configs/language_model.py"
                 "data.vocabulary_size": 400,
             },
             "data.kind=documents needs at least two documents of two lines",
-        ),
-        (
-            MASKED,
-            {"data.max_length": 512},
-            "data.max_length 512 is more than the mod",
-        ),
-        (
-            CAUSAL,
-            {"data.window": 4096},
-            "data.window=4096 is more than data.max_l",
         ),
         (
             f"{MASKED}:language",

@@ -63,12 +63,8 @@ def test_overrides():
     ("override", "rule"),
     [
         ("training.stepz=3", "did you mean training.steps?"),
-        ("trainin.steps=3", "no configuration key trainin; did you mean training?"),
         ("steps=3", "there is no configuration key steps; did you mean"),
-        ("model.heads=3", "key model.heads; did you mean model.num_heads?"),
-        ("training=3", "there is no configuration key training."),
         ("training.steps=1.5", "training.steps must be of type int"),
-        ("data.source_eos=maybe", "data.source_eos must be of type bool"),
         ("training.steps=0", "training.steps must be at least 1, not 0"),
         ("data.valid=bundled:en-de/valid", "has no language 'forwards'"),
     ],
@@ -83,8 +79,6 @@ def test_refused_values(override, rule, refused):
     [
         ("def get_config(:\n", "mine.py, line 1: SyntaxError"),
         ("x = 1\n", "mine.py must define get_config()"),
-        ("import sys\nsys.exit('enough')\n", "mine.py, line 2: SystemExit: enough"),
-        ("x = 'a\0b'\n", "mine.py: "),
         ("\nimport the_broken\n", "mine.py, line 2: SyntaxError: "),
         (DICTIONARY.format({"a": {}, "c": None}), "mine.py must define get_config()"),
         (f"{START}    return config.stepz\n", "mine.py, line 4: AttributeError"),

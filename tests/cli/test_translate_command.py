@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
-import threading
 
-import numpy as np
 import pytest
 from cli.text import encode, write
 
 import runs
-from jaxformer.search.constraints import Constraints
-from jaxformer.translation import translator as translator_module
 from jaxformer.translation.rerank import choose
 from jaxformer.translation.translator import Translator
 
@@ -166,19 +161,6 @@ def test_several_translations(call, workdir, translator):
     assert "--distinct leaves" in call("translate", workdir, "--distinct").error
     samples = call("translate", workdir, "--sample", "--n_best=7", stdin=b"a\nb\n")
     assert [line[0] for line in samples.lines] == ["1"] * 7 + ["2"] * 7
-
-
-def test_a_translation_that_is_impossible(call, workdir, monkeypatch):
-    """It is an empty line, and null for the score in JSON."""
-    ban = Constraints(banned_tokens=np.ones(runs.vocabulary().size, bool))
-    monkeypatch.setattr(translator_module, "ban_tokens", lambda *_, **__: ban)
-    outcome = call("translate", workdir, stdin=b"a\n")
-    assert outcome[:2] == (0, b"\n")
-    assert "1 of 1 translations are unfinished" in outcome.err
-    (record,) = records(call("translate", workdir, "--format=jsonl", stdin=b"a\n"))
-    nothing = {"text": "", "score": None, "log_probability": None, "finished": False}
-    empty = {"tokens": [], "token_log_probabilities": []}
-    assert record["translations"] == [{**nothing, **empty}]
 
 
 def test_alignments(call, workdir, translator, lines):
@@ -370,25 +352,3 @@ def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, translator, tmp_path
     assert second.startswith("jaxformer: error: standard input, line 13 has")
     assert output.read_text() == "saved\n"
     assert (tmp_path / "out.part").read_bytes() == expected
-
-
-def test_pipes_are_read_and_written_as_they_are(
-    call, workdir, translator, tmp_path, lines
-):
-    """Neither can be read twice or replaced."""
-    source, target = tmp_path / "in", tmp_path / "out"
-    found = []
-    works = (
-        lambda: source.write_bytes(encode(lines)),
-        lambda: found.append(target.read_bytes()),
-    )
-    threads = [threading.Thread(target=work, daemon=True) for work in works]
-    for pipe, thread in zip((source, target), threads, strict=True):
-        os.mkfifo(pipe)
-        thread.start()
-    given = ("--beam_size=1", f"--input={source}", f"--output={target}")
-    assert call("translate", workdir, *given)[:2] == (0, b"")
-    for thread in threads:
-        thread.join(60)
-    assert found == [encode(translator.translate(lines, beam_size=1))]
-    assert target.is_fifo()
