@@ -1,15 +1,12 @@
 """The routes of the server itself, its errors, its keys and the files of the page."""
 
 import asyncio
-import re
 import threading
-from pathlib import Path
 
 import pytest
 from serving.asgi import MODEL, ask, get, served
 from serving.fake_engine import FakeEngine
 
-from jaxformer import serving
 from jaxformer.serving.access import Keys, make_key
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
@@ -132,9 +129,6 @@ def test_a_server_under_a_path_answers_with_and_without_it(path):
     assert get(path, root_path="/mt").status == 200
 
 
-PANELS = Path(serving.__file__).with_name("page").joinpath("panels.js").read_text()
-
-
 @pytest.fixture(scope="module")
 def page():
     async def work(app, _):
@@ -144,9 +138,7 @@ def page():
             app, "GET", "/static/serve.css", if_none_match=style.headers["etag"]
         )
         outside = await ask(app, "GET", "/static/..%2fconfig.py")
-        names = re.findall(r"static/([a-z.]+)", index.body.decode() + PANELS)
-        files = {name: await ask(app, "GET", f"/static/{name}") for name in names}
-        return index, style, again, outside, files
+        return index, style, again, outside
 
     return served(work, page=True)
 
@@ -163,16 +155,7 @@ def test_the_page_runs_no_code_of_others(page):
 
 
 def test_files_of_the_page_are_fetched_once(page):
-    _, style, again, outside, _ = page
+    _, style, again, outside = page
     assert style.headers["content-type"].startswith("text/css")
     assert (again.status, again.body) == (304, b"")
     assert outside.status == 404
-
-
-def test_every_file_that_the_page_names_is_served(page):
-    *_, files = page
-    assert {"serve.js", "page.css", "threads.js", "attention.css"} <= files.keys()
-    kinds = {"css": "text/css", "js": "text/javascript"}
-    for name, answer in files.items():
-        assert answer.status == 200, name
-        assert answer.headers["content-type"].startswith(kinds[name.split(".")[1]])
