@@ -18,10 +18,8 @@ from jaxformer.evaluation.known_sets import find_known
         ("text:newstest13.en,newstest13.de", "newstest2013"),
         ("tsv:data/wmt14/newstest2015.tsv", "newstest2015"),
         ("text:ptb/section-23.txt,wsj23.trees", "section 23"),
-        ("text:ptb/23.txt,ptb/23.trees", "section 23"),
         # words within words, folders, other languages, and sides that disagree
         ("text:dev2023.text,dev2023.trees", None),
-        ("text:data/wmt14/latest.en,data/wmt14/latest.de", None),
         ("text:newstest2014/mine.en,newstest2014/mine.de", None),
         ("text:newstest2013.en,newstest2014.de", None),
         ("text:newstest2014-hien-src.hi,newstest2014-hien-ref.en", None),

@@ -10,7 +10,7 @@ from jaxformer.errors import InputError
 from jaxformer.visualization import lengths
 
 
-@pytest.mark.parametrize(("end", "width"), [(70, 9), (30, 1), (9, 4), (90, 90)])
+@pytest.mark.parametrize(("end", "width"), [(70, 9), (9, 4)])
 def test_bars_count_every_length_once(end, width):
     sentences = np.random.default_rng(end).integers(0, 91, 40)
     heights = lengths.bars(np.bincount(sentences), end, width)
@@ -25,9 +25,7 @@ def test_bars_count_every_length_once(end, width):
     [
         (50, 256, 50),  # a limit far away does not squeeze the sentences
         (200, 256, 256),  # one near them is seen
-        (260, 256, 260),
         (5000, 256, 288),  # nor does one endless line squeeze the others
-        (3, 256, 20),
         (5000, 1, 20),
     ],
 )
