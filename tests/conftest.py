@@ -90,14 +90,6 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jax.clear_caches()
 
 
-@pytest.fixture(params=["cpu", "accelerator"])
-def platform(request: pytest.FixtureRequest) -> str:
-    """The CPU, and what GPUs compute."""
-    if request.param == "accelerator":
-        request.getfixturevalue("accelerator")
-    return request.param
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _settings_stay() -> Iterator[None]:
     """No file of tests leaves JAX otherwise than it was: what follows in the same

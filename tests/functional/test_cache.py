@@ -13,13 +13,11 @@ from jaxformer.functional import (
 )
 from jaxformer.functional.attention import KeysValues
 from jaxformer.functional.cache import (
-    NO_ANCESTOR,
     KeyValueStore,
     attend_to_spans,
     attend_to_store,
     empty_spans,
     extend,
-    readable,
     slot_positions,
     store,
 )
@@ -88,33 +86,6 @@ def test_spans_are_one_store_of_all_positions():
         np.testing.assert_array_equal(joined, wanted[0])
         joined = np.concatenate([span.values for span in kept], axis=2)
         np.testing.assert_array_equal(joined, wanted[1])
-
-
-def test_a_loop_copies_no_span():
-    """A step that writes into spans and reads them works in place."""
-    rng = np.random.default_rng(6)
-    sentences, width, length = 2, 3, 100
-    params, x = make_params(rng), draw(rng, sentences, width, D)
-    spans = empty(sentences, width, length)
-
-    def body(carry):
-        params, position, x, spans = carry
-        spans = extend(spans, project_keys_values(params, x), position)
-        seen = jnp.where(jnp.arange(length) <= position, 0, NO_ANCESTOR)
-        mask = readable(jnp.broadcast_to(seen, (sentences, width, length)))
-        x = attend_to_spans(params, x, spans, mask, position)
-        return params, position + 1, x, spans
-
-    def loop(params, x, spans):
-        carry = params, jnp.int32(0), x, spans
-        return jax.lax.while_loop(lambda carry: carry[1] < length, body, carry)
-
-    program = jax.jit(loop, donate_argnums=2).lower(params, x, spans).compile()
-    lines = program.as_text().splitlines()
-    for array in jax.tree.leaves(spans):
-        shape = "f32[" + ",".join(map(str, array.shape)) + "]"
-        assert any(shape in line for line in lines)
-        assert not [line for line in lines if f"= {shape}" in line and " copy(" in line]
 
 
 def test_groups_bias_and_rotation_are_those_of_the_whole_sequence():

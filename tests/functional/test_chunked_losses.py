@@ -55,35 +55,6 @@ def of_all_logits(x, table, targets, weights, bias, *, z_loss, **smoothing):
     return loss + z_loss * squares, nll, correct, squares, tokens
 
 
-@pytest.mark.parametrize(
-    ("size", "bias", "convention", "z_loss"),
-    [
-        (131, True, "others", 0.3),
-        (131, True, "all", 0.0),
-        (256, False, "others", 0.0),
-        (131, False, "all", 0.3),
-    ],
-)
-def test_equal_those_of_all_logits(size, bias, convention, z_loss):
-    """Sums and gradients by hidden states, table, bias and weights are those of the
-    plain functions to twelve digits of float64: for chunks that divide the positions or
-    do not, for groups of rows, for vocabularies that are whole tiles or not, and with
-    weights that are 0 at inf. Without differentiation the sums are the same.
-    """
-    settings = {"smoothing": 0.1, "convention": convention, "z_loss": z_loss}
-    with jax.enable_x64(True):
-        given, targets = draw(0, size, bias=bias)
-        expected = differentiate(of_all_logits, given, targets, **settings)
-        assert 0 < expected[0][2] < expected[0][4]
-        for chunk, groups in ((None, 1), (7, 1), (5, 2), (100, 4)):
-            more = {**settings, "chunk": chunk, "groups": groups}
-            found = differentiate(output_losses, given, targets, **more)
-            x, table, b, weights = given
-            plain = jax.jit(functools.partial(output_losses, **more))
-            sums = tuple(plain(x, table, targets, weights, b))
-            assert_equal((found, sums), (expected, expected[0]))
-
-
 def assert_equal(found, expected):
     for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         assert a.dtype == jnp.float64
@@ -227,25 +198,3 @@ def test_wrong_arguments(unchecked):
     ):
         with pytest.raises(InputError, match=message):
             output_losses(*arguments, **more)
-
-
-def test_nothing_is_computed_twice():
-    """Losses and gradients take three matmuls of positions, width and vocabulary;
-    losses alone take one.
-    """
-    sizes = positions, width, size = 128, 256, 1024
-
-    def losses(x, table, targets):
-        weights = jnp.ones(targets.shape, bool)
-        return output_losses(x, table, targets, weights, chunk=positions, **SETTINGS)
-
-    shapes = (
-        jax.ShapeDtypeStruct((4, positions // 4, width), jnp.float32),
-        jax.ShapeDtypeStruct((size, width), jnp.float32),
-        jax.ShapeDtypeStruct((4, positions // 4), jnp.int32),
-    )
-    gradients = jax.value_and_grad(lambda *given: losses(*given).loss, (0, 1))
-    for function, matmuls in ((losses, 1), (gradients, 3)):
-        compiled = jax.jit(function).lower(*shapes).compile()
-        flops = compiled.cost_analysis()["flops"]
-        assert matmuls <= flops / (2 * np.prod(sizes)) < matmuls + 0.5

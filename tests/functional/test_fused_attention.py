@@ -1,5 +1,5 @@
-"""Attention by kernels: the plain definition's output and gradients, and what each
-kernel refuses.
+"""Attention by kernels in models and on meshes, which is chosen, and what each
+refuses.
 """
 
 import dataclasses
@@ -10,117 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from functional.kernels import within_backend
 from jax.experimental.pallas import tpu as pltpu
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional import backends, fused_attention
+from jaxformer.functional import fused_attention
 from jaxformer.functional.backends import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.seq2seq import Transformer
 
-QUERIES, KEYS = 13, 21
-
-
-def segments(rows):
-    return jnp.array([[s for s, times in row for _ in range(times)] for row in rows])
-
-
-# Full, padded and empty rows.
-PADDED = [[(1, KEYS)], [(1, 9), (0, KEYS - 9)], [(0, KEYS)]]
-PACKED = [[(1, 8), (2, 13)], [(1, 9), (2, 4), (0, 8)], [(0, KEYS)]]
-PACKED_QUERIES = [[(1, 6), (2, 7)], [(1, 9), (2, 2), (0, 2)], [(0, QUERIES)]]
-MASKS = {
-    "everything": None,
-    "padded": F.SegmentMask(segments(PADDED)),
-    "keys of several segments": F.SegmentMask(segments(PACKED)),
-    "more keys than queries": F.SegmentMask(segments(PADDED), causal=True),
-    "causal": F.SegmentMask(segments(PADDED)[:, :QUERIES], causal=True),
-    "packed": F.SegmentMask(segments(PACKED), segments(PACKED_QUERIES)),
-    "packed and causal": F.SegmentMask(
-        segments(PACKED_QUERIES), segments(PACKED_QUERIES), causal=True
-    ),
-}
-
 
 @pytest.fixture(params=["pallas", "cudnn"])
-def backend(request, monkeypatch):
-    """Run the kernel for TPUs in the interpreter, and give what cuDNN is asked to XLA's
-    own implementation of the same function.
-    """
-    if request.param == "cudnn":
-        xla = jax.nn.dot_product_attention
-
-        def by_xla(*arrays, implementation, **masks):
-            assert implementation == "cudnn"
-            assert not any(x.shape[1] % 2 for x in arrays)  # JAX refuses odd gradients
-            return xla(*arrays, **masks)
-
-        monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
-        monkeypatch.setattr(backends, "refusal", lambda *_: None)  # of float32
-        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-            yield request.param
-    else:
-        with pltpu.force_tpu_interpret_mode():
-            yield request.param
-
-
-def test_heads_share_keys_in_a_kernel(backend):
-    """Four heads of queries and two of keys and values."""
-    rng = np.random.default_rng(4)
-    query, key, value = (
-        jnp.asarray(rng.normal(size=(1, 6, heads, 8)), jnp.float32)
-        for heads in (4, 2, 2)
-    )
-    mask = F.SegmentMask(jnp.ones((1, 6), int), causal=True)
-    expected, _ = F.dot_product_attention(query, key, value, mask)
-    found, _ = F.dot_product_attention(query, key, value, mask, backend=backend)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_a_kernel_is_the_plain_definition(backend, name):
-    """Output and gradients; lengths that fill no lanes; rows without any allowed key
-    are 0 and have no gradient.
-    """
-    mask = MASKS[name]
-    keys = KEYS if mask is None else mask.keys.shape[1]
-    values = 8 if backend == "cudnn" else 16
-    rng = np.random.default_rng(0)
-    query, key, value, weight = (
-        jnp.asarray(rng.normal(size=(3, length, 2, width)), jnp.float32)
-        for length, width in (
-            (QUERIES, 8),
-            (keys, 8),
-            (keys, values),
-            (QUERIES, values),
-        )
-    )
-
-    def run(how, *arrays):
-        output, weights = F.dot_product_attention(*arrays, mask, backend=how)
-        assert (weights is None) == (how != "plain")
-        return (output * weight).sum(), output
-
-    results = [
-        jax.jit(
-            jax.value_and_grad(
-                functools.partial(run, how), argnums=(0, 1, 2), has_aux=True
-            )
-        )(query, key, value)
-        for how in (backend, "plain")
-    ]
-    for found, expected in zip(*map(jax.tree.leaves, results), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
-    if mask is not None:
-        empty = ~np.asarray(mask.dense(QUERIES)).any(-1)[:, 0]
-        empty = np.broadcast_to(empty, (3, QUERIES))
-        assert empty.any()
-        (_, output), (to_query, to_key, _) = results[0]
-        assert not np.asarray(output)[empty].any()
-        assert not np.asarray(to_query)[empty].any()
-        assert np.isfinite(to_key).all()
+def backend(request):
+    with within_backend(request.param):
+        yield request.param
 
 
 def test_a_model_with_a_kernel_predicts_the_same():
