@@ -30,10 +30,10 @@ def draw(seed, size, dtype=np.float64, bias=True):
     return arrays, jnp.asarray(targets)
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=(*SETTINGS, "chunk"))
 def differentiate(losses, given, targets, **settings):
     """Return the five sums, and the gradient of the first by the floats given."""
 
-    @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3), has_aux=True)
     def run(x, table, bias, weights):
         loss, *rest = losses(x, table, targets, weights, bias, **settings)
