@@ -82,18 +82,6 @@ def test_merged_is_unmerged(params, kernels):
             )
 
 
-def test_stacked_layers(params, kernels):
-    """Adapters of scanned layers are those of looped ones, stacked."""
-    drawn = changed(draw(kernels, RANK, jax.random.key(1)))
-    found = merge(stack_layers(params), stack_layers(drawn), 0.75)
-    expected = stack_layers(merge(params, drawn, 0.75))
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7),
-        found,
-        expected,
-    )
-
-
 def test_they_begin_by_changing_nothing(params, kernels):
     """A is normal with the variance of a mean of the inputs, and no two are equal; B is
     zero, so that the merged parameters are the base bit for bit, whatever is dropped.

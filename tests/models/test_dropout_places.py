@@ -77,35 +77,3 @@ def test_a_mask_that_drops_everything_leaves_the_norms(monkeypatch):
             x = F.layer_norm(x, jnp.asarray(norm["scale"]), jnp.asarray(norm["bias"]))
     expected = params["embedding"]["table"] @ np.asarray(x)
     same(logits, np.broadcast_to(expected, logits.shape))
-
-
-def test_masks_differ_between_places_rows_and_keys(monkeypatch):
-    """No two places, rows of a batch or keys share a mask; one key draws the same."""
-    model, params = make_model(12, dropout_rate=0.5)
-    draw, drawn = layers.random_bits, []
-    pair = (
-        jnp.asarray(make_sentences(13, [T, T])),
-        jnp.asarray(make_sentences(14, [T, T])),
-    )
-
-    def record(key, shape):
-        drawn.append(draw(key, shape) < jnp.uint32(2**31))
-        return draw(key, shape)
-
-    @jax.jit
-    def run(params, key):
-        drawn.clear()
-        rngs = {"dropout": key}
-        logits = model.apply({"params": params}, *pair, train=True, rngs=rngs)
-        return logits, jnp.stack(drawn)
-
-    monkeypatch.setattr(layers, "random_bits", record)
-    (logits, first), (again, repeated), (other, second) = (
-        map(np.asarray, run(params, jax.random.key(seed))) for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first, repeated)
-    np.testing.assert_array_equal(logits, again)
-    assert (logits != other).any()
-    assert len(first) == 2 + 2 + 3
-    rows = np.concatenate([first, second]).reshape(-1, T * D)
-    assert len({row.tobytes() for row in rows}) == len(rows) == 2 * 2 * 7

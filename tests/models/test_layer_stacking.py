@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from models.little import LATER, make_model, make_sentences, run, shapes
+from models.little import make_model, make_sentences, run, shapes
 
-import runs
 from jaxformer import InputError, Transformer
 from jaxformer.models import stack_layers, unstack_layers
 from jaxformer.models.cache import empty_cache
@@ -34,22 +33,6 @@ def scanned(model):
 def assert_equal(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-@pytest.mark.parametrize("later", runs.slow_but(["relative bias, gated"], LATER))
-def test_later_blocks_are_stacked(later):
-    """Also the position bias, which all layers of a stack share: the gradient of its
-    table is the sum of theirs.
-    """
-    model, params = make_model(0, **LATER[later], num_encoder_layers=2)
-    pair = make_sentences(1, [5, 2]), make_sentences(2, [3, 6])
-    expected = run(model, params, *pair)
-    found = run(scanned(model), stack_layers(params), *pair)
-    for one, other in zip(found, expected, strict=True):
-        one = one if one is not found[1] else unstack_layers(one)
-        jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-5), one, other
-        )
 
 
 def test_looped_and_scanned_layers_are_one_model():

@@ -51,17 +51,11 @@ def read(model, params, tokens, **more):
     ("name", "published"),
     [
         ("bert-base-uncased", 110_106_428),
-        ("bert-large-cased", 334_661_958),
-        ("bert-base-multilingual-cased", 178_566_653),
         ("bert-tiny", 4_433_468),
         ("roberta-base", 124_697_433),
-        ("roberta-large", 355_412_057),
-        ("distilroberta-base", 82_170_201),
         ("distilbert-base-uncased", 66_985_530),
         ("openai-gpt", 116_534_784),
         ("gpt2", 124_439_808),
-        ("gpt2-xl", 1_557_611_200),
-        ("distilgpt2", 81_912_576),
     ],
 )
 def test_a_preset_has_the_parameters_of_the_published_model(name, published):
@@ -83,16 +77,6 @@ def test_every_axis_has_a_name(name):
         names = jax.tree.leaves(axes, is_leaf=lambda x: type(x) is tuple)
         shapes = jax.tree.leaves(params)
         assert [len(axes) for axes in names] == [leaf.ndim for leaf in shapes]
-
-
-@pytest.mark.parametrize("head", ["none", "classification", "tagging", "span"])
-def test_a_head_has_its_parameters(head):
-    labels = {"source_vocabulary_size": 30_522, "vocabulary_size": 5}
-    config = preset("bert-tiny", head=head, output_bias=False, **labels)
-    own = {"classification": {"pooler", "classifier"}, "tagging": {"classifier"}}
-    own |= {"span": {"span"}, "none": set()}
-    stack = {"embedding", "embedding_norm", "encoder", "positions", "segment_embedding"}
-    assert set(abstract_parameters(config)) == stack | own[head]
 
 
 def test_no_logit_depends_on_its_token_or_a_later_one():

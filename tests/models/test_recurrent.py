@@ -19,7 +19,7 @@ from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.paper.parameters import count_parameters
 from jaxformer.search.rules import SearchRules
 from jaxformer.translation.compiled import BatchInput, lost_coverage, search_shard
-from jaxformer.translation.models import prepare, reduce_vocabulary
+from jaxformer.translation.models import prepare
 
 BAHDANAU = {"network": "bahdanau", "num_encoder_layers": 1, "num_decoder_layers": 1}
 LUONG = {"network": "luong", "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -63,11 +63,6 @@ def forward(model, params, source, target):
     assert weights.encoder == weights.decoder == []
     (cross,) = weights.cross
     return logits, cross[:, 0]
-
-
-@functools.partial(jax.jit, static_argnums=0, static_argnames="method")
-def apply(model, params, *given, method):
-    return model.apply({"params": params}, *given, method=method)
 
 
 def sigmoid(x):
@@ -233,20 +228,6 @@ def test_a_search_scores_what_the_whole_pass_scores(name, beam):
 
 
 @EACH
-def test_a_shortlist_keeps_the_logits_of_its_tokens(name):
-    model, params = make(name)
-    kept = jnp.array([0, 1, 2, 5, 7, 11])
-    source, words = jnp.asarray(make_sentences(1, (5, 2))), jnp.array([2, 5])
-    small, reduced = reduce_vocabulary(model, params, kept)
-    memory = apply(model, params, source, method="start")
-    cache = model.empty_cache(memory, 2, 1)
-    whole, _ = apply(model, params, words, cache, memory, method="step")
-    short = jnp.searchsorted(kept, words)
-    part, _ = apply(small, reduced, short, cache, memory, method="step")
-    np.testing.assert_allclose(part, whole[:, kept], atol=1e-6)
-
-
-@EACH
 def test_counts(name):
     """Parameters of width 64 by the equations of the papers, all with names for their
     axes; operations by XLA's count for one target token, without additions and
@@ -286,21 +267,6 @@ def test_bfloat16_is_near_float32(name):
         rounded, _ = forward(make_model(half), kept, source, target)
     assert rounded.dtype == jnp.float32
     np.testing.assert_allclose(rounded, whole, atol=0.1)
-
-
-def test_dropout_changes_the_pass_and_its_key_decides_how():
-    model, params = make("general", dropout_rate=0.3)
-    sides = make_sentences(1, (5, 2)), make_sentences(2, (3, 4))
-    source, target = map(jnp.asarray, sides)
-
-    @jax.jit
-    def run(key):
-        rngs = {"dropout": key}
-        return model.apply({"params": params}, source, target, train=True, rngs=rngs)
-
-    first, again, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
-    assert (first == again).all()
-    assert (first != other).any()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """Rematerialization: the same numbers while less is kept."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from models.little import KEY, make_model, make_sentences, program
 
@@ -33,30 +30,6 @@ def same(found, expected, tolerance=2e-6):
 def make(kind, scan=False, **settings):
     settings = RATES | settings | {"rematerialization": kind, "scan_layers": scan}
     return make_model(0, **settings)
-
-
-@pytest.mark.slow
-def test_looped_layers_under_pmap():
-    """Loss and gradients are those of a model that keeps everything: dropout draws the
-    same masks twice.
-    """
-    plain, params = make("none")
-    keys = jax.random.split(KEY, 2)
-    pairs = [(SOURCE, TARGET), (SOURCE[::-1], TARGET[::-1])]
-    expected = [
-        gradient(plain, params, *pair, key)
-        for pair, key in zip(pairs, keys, strict=True)
-    ]
-    other = gradient(plain, params, SOURCE, TARGET, keys[1])
-    assert float(other[0]) != float(expected[0][0])
-    layer, again = make("layer")
-    assert jax.tree.structure(again) == jax.tree.structure(params)
-    step = functools.partial(gradient, layer)
-    mapped = jax.pmap(step, in_axes=(None, 0, 0, 0), devices=jax.devices()[:2])
-    found = mapped(params, *map(np.stack, zip(*pairs, strict=True)), keys)
-    for device in range(2):
-        own = jax.tree.map(lambda x, device=device: np.asarray(x)[device], found)
-        same(own, expected[device])
 
 
 def test_scanned_layers_on_a_mesh():
@@ -106,33 +79,3 @@ def test_less_is_kept():
 
         sizes[kind] = size(jax.eval_shape(residuals, params)) - size(params)
     assert sizes["layer"] < 0.5 * sizes["dots"] < 0.5 * sizes["none"]
-
-
-def matmuls(jaxpr):
-    """Count the matmuls of a program: those of linear maps, and batched ones."""
-    linear = batched = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            is_batched = bool(equation.params["dimension_numbers"][1][0])
-            linear, batched = linear + (not is_batched), batched + is_batched
-        is_program = lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")  # noqa: E731
-        for value in jax.tree.leaves(equation.params, is_leaf=is_program):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                more = matmuls(inner)
-                linear, batched = linear + more[0], batched + more[1]
-    return linear, batched
-
-
-def test_what_looped_layers_recompute():
-    """Each recomputed layer has a barrier, or the compiler would merge both
-    computations. Under dots only the matmuls of attention are repeated.
-    """
-    counts = {}
-    for kind, barriers in (("none", 0), ("layer", 2), ("dots", 2)):
-        model, params = make(kind)
-        traced = program.trace(model, params, SOURCE, TARGET, key=KEY)
-        counts[kind] = matmuls(traced.jaxpr.jaxpr)
-        assert traced.lower().as_text().count("optimization_barrier") == barriers
-    assert counts["dots"][0] == counts["none"][0] < counts["layer"][0]
-    assert counts["none"][1] < counts["dots"][1] <= counts["layer"][1]
