@@ -268,14 +268,3 @@ def test_a_file_that_the_system_refuses_is_no_damage(run, sealed, reason, monkey
         line = load_without(file)
         error = OSError(reason, os.strerror(reason), str(file))
         assert line == f"cannot read checkpoint 20 in {path.parent}: {error}"
-
-
-def test_what_orbax_may_not_read_is_no_damage(run, monkeypatch):
-    """As what this package reads itself."""
-
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied", "file")
-
-    monkeypatch.setattr(folder.open_orbax(), "load_checkpointables", refuse)
-    with pytest.raises(InputError, match=r"Permission denied: 'file'$"):
-        find_parameters(run, "20", "bleu").load(PARAMS)

@@ -15,7 +15,6 @@ from training.little import assert_trees_equal
 
 import runs
 from jaxformer import signals
-from jaxformer.checkpoints import manager as manager_module
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
@@ -188,39 +187,6 @@ def test_a_step_is_saved_again_only_with_its_scores(open_manager):
     assert (again.scores(5), again.best()) == ({"bleu": 3.0}, 5)
     assert again.progress(5)["note"] == "evaluated 3.0"
     assert_whole(again, 5)
-
-
-@pytest.mark.parametrize("when", ["before", "while"])
-def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
-    """A process that is killed while it saves a checkpoint again leaves the old one
-    or the new one.
-    """
-    manager = open_manager()
-    save(manager, 5, None, note="old")
-    manager.wait()
-
-    class Killed(BaseException):
-        pass
-
-    def killed(self, *parts):
-        if when == "while":
-            (self.directory / "5.orbax-checkpoint-tmp").mkdir()
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointManager, "_save", killed)
-        # nothing is tidied by a killed process
-        patch.setattr(manager_module, "_settle", lambda replaced: None)
-        with pytest.raises(Killed):
-            save(manager, 5, {"bleu": 3.0}, note="new")
-    again = open_manager()
-    again.remove_leftovers()
-    assert folders(again) == ["5"]
-    assert (again.steps, again.progress(5)["note"]) == ([5], "old")
-    assert_whole(again, 5)
-    save(again, 5, {"bleu": 3.0}, note="new")
-    again.wait()
-    assert again.progress(5)["note"] == "new"
 
 
 def test_changed_arrays_do_not_change_the_checkpoint(open_manager):

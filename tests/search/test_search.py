@@ -240,22 +240,6 @@ def test_halving_the_batch_changes_no_bit(kind, halvings):
         jax.tree.map(np.testing.assert_array_equal, halved, whole)
 
 
-def test_the_batch_shrinks_as_sentences_finish():
-    """Once half of 4 sentences are done, the step sees 2 of them, then 1."""
-    widths = []
-
-    def watched(tokens, cache):
-        jax.debug.callback(lambda rows: widths.append(rows), tokens.shape[0])
-        return jnp.zeros((tokens.shape[0], 7)).at[:, 3].set(5.0), cache
-
-    limits = np.array([1, 2, 3, 7])
-    rules = SearchRules(max_lengths=limits, length=7, alpha=0.0, **IDS)
-    result = jax.jit(lambda: greedy_search(watched, None, rules, halvings=3))()
-    assert result.lengths[:, 0].tolist() == limits.tolist()
-    jax.effects_barrier()
-    assert sorted(widths, reverse=True) == [4, 4, 2, 1, 1, 1, 1]
-
-
 def test_results_without_room_are_empty():
     """Limits and a length of 0 call no model."""
     for kind in ("beam", "greedy"):
