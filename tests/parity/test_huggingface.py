@@ -17,16 +17,13 @@ from interop import folders
 from parity.translation_models import (
     FAMILIES,
     FORMS,
-    check_gradients,
     draw,
-    inputs_of,
     logits_of,
     make,
 )
 from safetensors.numpy import load_file
 
 from jaxformer import Transformer
-from jaxformer import functional as F
 from jaxformer.functional.positions import sinusoidal
 from jaxformer.interop import huggingface
 from jaxformer.interop.huggingface.seq2seq import from_model
@@ -124,24 +121,6 @@ def test_the_epsilon_of_norms(family):
     other = dataclasses.replace(config, norm_epsilon=1e-6)
     wrong = compute(other, params, source, target)
     assert np.abs(wrong - expected).max() > 1e-4
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_gradients_of_a_batch(family):
-    model = make(family, 8, encoder_layers=2)
-    config, params = from_model(model)
-    source, target = (draw(model.config, seed, 9) for seed in (9, 10))
-    labels = torch.tensor(
-        np.where(target != config.pad_id, target, -100), dtype=torch.long
-    )
-
-    def mean(params, source, target):
-        logits = Transformer(config).apply({"params": params}, source, target)
-        total, count = F.cross_entropy(logits, target, target != config.pad_id)
-        return total / count
-
-    inputs = {**inputs_of(model, source, target), "labels": labels}
-    check_gradients(model, inputs, mean, params, source, target)
 
 
 def check_loading(info):

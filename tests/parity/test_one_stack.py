@@ -154,12 +154,6 @@ def compare(name, model, config, params, tolerance=2e-5):
         assert abs(other).max() > 0.5
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_logits(name):
-    model = draw(name)
-    compare(name, model, *from_model(model))
-
-
 @pytest.mark.parametrize(
     ("name", "setting", "given", "expected"),
     [
