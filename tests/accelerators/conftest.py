@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from jaxformer.cli import config_file
@@ -41,15 +40,6 @@ class Step:
     @functools.cached_property
     def text(self) -> str:
         return self.compiled.as_text()
-
-    def evaluation(self) -> str:
-        """Compile the evaluation step for the same batch."""
-        batch = {
-            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.engine.rows)
-            for name, shape in self.shapes.items()
-        }
-        weights = self.engine.abstract().weights
-        return self.engine.eval_step.lower(weights, batch).compile().as_text()
 
     @property
     def rows(self) -> int:

@@ -1,8 +1,6 @@
-"""Two projects against the public names get the numbers of our model.
-
-One is in Linen and made of layers, the other in NNX and made of stacks. From the same
-parameters each has our logits and gradients, and trained on the same batches by an
-optimizer of its own our losses and parameters.
+"""A project in Linen, made of layers, against the public names gets the numbers of our
+model: from the same parameters logits and gradients, and trained on the same batches by
+an optimizer of its own losses and parameters.
 """
 
 from pathlib import Path
@@ -10,9 +8,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from name_uses import private_uses
-from projects import linen_project, nnx_project
+from projects import linen_project
 from projects.ours import CONFIG, PAD, VOCABULARY, WARMUP, draw_batches
 from projects.ours import train as train_ours
 from training.little import assert_trees_close, without_key_biases
@@ -40,7 +37,7 @@ def compare(ours, rename, train):
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("name", ["linen_project.py", "nnx_project.py", "ours.py"])
+@pytest.mark.parametrize("name", ["linen_project.py", "ours.py"])
 def test_public_names_suffice(name):
     source = (Path(__file__).parent / name).read_text(encoding="utf-8")
     assert "jf." in source
@@ -58,11 +55,3 @@ def test_linen_has_our_numbers(ours):
     shapes = [jax.tree.map(np.shape, tree) for tree in (own, rename(ours[0]))]
     assert shapes[0] == shapes[1]
     compare(ours, rename, lambda *given: linen_project.train(model, *given))
-
-
-def test_nnx_has_our_numbers(ours):
-    rngs = nnx.Rngs(params=5, dropout=6)
-    model = nnx_project.Reverser(VOCABULARY, CONFIG.layer, rngs=rngs)
-    names = {"tokens": "embedding", "reader": "encoder", "writer": "decoder"}
-    rename = lambda params: {name: params[ours] for name, ours in names.items()}  # noqa: E731
-    compare(ours, rename, lambda *given: nnx_project.train(model, *given))
