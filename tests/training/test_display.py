@@ -7,7 +7,7 @@ import re
 import jax
 import rich.console
 
-from jaxformer.training.display import Bar, clock, describe, make_display
+from jaxformer.training.display import Bar, make_display
 
 ENTRY = {
     "train/loss": 4.1234,
@@ -69,15 +69,3 @@ def test_a_bar(monkeypatch):
     assert any(line.endswith("0/100000 evaluating 3/5 0 s") for line in lines)
     assert last.endswith("12345/100000 loss 4.123 82,059 tok/s left 12:05:23")
     assert f"{SHOWN} :car:" in lines
-
-
-def test_words_for_a_person():
-    """Only what is known and what a person looks at is described, in few letters
-    whatever the value.
-    """
-    assert describe({}) == describe({"train/tokens": 5.0, "valid/bleu": 27.34}) == []
-    fast = {"train/perplexity": 8_123.4, "train/tokens_per_second": 656_472.0}
-    assert describe(fast) == ["ppl 8123", "656k tok/s"]
-    assert describe({"train/perplexity": 1e300}) == ["ppl 1.0e+300"]
-    times = [clock(seconds) for seconds in (0, 59.6, 61, 3_661)]
-    assert times == ["0:00", "1:00", "1:01", "1:01:01"]

@@ -18,12 +18,9 @@ from training.little import (
 )
 
 import runs
-from jaxformer.data.packing import RowShape, make_packed_batch, pack
-from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import mesh as meshes
-from jaxformer.training import pmap
 from jaxformer.training.engines import make_engine
 from jaxformer.training.state import TrainState, create_state
 
@@ -239,30 +236,6 @@ def test_deterministic_steps_ask_the_compiler_of_a_gpu():
         assert meshes.compiler_options(on, devices_of(platform)) == {}
 
 
-def test_options_reach_the_compiler(make_model, monkeypatch):
-    """Both steps of a mesh are compiled with them: of one that does not exist the
-    compiler says so. ``pmap`` cannot hand them on, and asks for the flag, which it
-    finds in the environment.
-    """
-    config = TrainingConfig(**CUT)
-    batch = dict.fromkeys(("source", "target"), (8, 8))
-    monkeypatch.setattr(meshes, "compiler_options", lambda *_: {"no_such": True})
-    engine = make_engine(make_model(), config)
-    rows = jax.ShapeDtypeStruct((8, 8), jnp.int32, sharding=engine.rows)
-    weights, sides = engine.abstract().weights, {"source": rows, "target": rows}
-    for lowered in (engine.lower(batch), engine.eval_step.lower(weights, sides)):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="option: 'no_such'"):
-            lowered.compile()
-
-    flag = meshes.DETERMINISTIC
-    monkeypatch.setattr(pmap, "compiler_options", lambda *_: {flag: True})
-    config = TrainingConfig(engine="pmap", deterministic=True)
-    with pytest.raises(InputError, match=f"XLA_FLAGS=--{flag}=true before"):
-        make_engine(make_model(), config)
-    monkeypatch.setenv("XLA_FLAGS", f"--other=1 --{flag}=true")
-    assert make_engine(make_model(), config).split == DEVICES
-
-
 def test_dropout_differs_between_devices(make_model, make_training, make_batch):
     """The same sentence has another loss on each device, since each draws its own
     masks, and the loss of all together is their sum; without dropout it is the same
@@ -303,48 +276,6 @@ def test_dropout_differs_between_devices(make_model, make_training, make_batch):
 
 
 # Packed rows: eleven, which eight devices cannot share.
-
-SHAPE = RowShape(14, 13, 11)
-SIZES = [9, 1, 4, 4, 2, 7, 7, 1, 3, 8, 5, 6, 2, 2]
-
-
-def packed(batch):
-    """Pack the pairs of a batch."""
-    sides = (
-        [row[row != PAD].tolist() for row in batch[side] if (row != PAD).any()]
-        for side in ("source", "target")
-    )
-    pairs = Encoded(*(Sentences.from_lists(side, PAD) for side in sides))
-    lengths = pairs.source.lengths, pairs.target.lengths
-    rows = pack(*lengths, np.arange(len(pairs)), SHAPE)
-    assert len(rows) < len(pairs)
-    return make_packed_batch(pairs.take(rows.pairs), rows.sizes, SHAPE)
-
-
-def test_packed_training_is_unpacked_training(make_model, make_training, make_batch):
-    """Metrics, gradients and parameters of packed updates are those of the same pairs
-    unpacked on one device, also where devices do not share the rows equally.
-    Whatever the pairs, packed batches have one compiled step.
-    """
-    model = make_model()
-    one, one_state = make_training(model, "jit")
-    other, other_state = make_training(model, "pmap")
-    before = other.compilations()
-    for step in range(3):
-        lengths = SIZES if step < 2 else SIZES[::-1][:11]
-        batch = make_batch(step, lengths)
-        evaluated = other.evaluate(other_state, packed(batch))
-        wanted = one.evaluate(one_state, batch)
-        assert_trees_close(evaluated, wanted, rtol=1e-5, atol=1e-5)
-        one_state, wanted = one.step(one_state, batch)
-        other_state, metrics = other.step(other_state, packed(batch))
-        assert float(metrics["tokens"]) == sum(lengths)
-        del metrics["slots"], wanted["slots"]
-        assert_trees_close(metrics, wanted, rtol=1e-5)
-        if step == 0:
-            assert_same_first_gradient(other, other_state, one, one_state)
-    assert_same_training(other, other_state, one, one_state)
-    assert other.compilations() == before + 1
 
 
 def test_rows_that_fill_up_devices_have_no_segment(make_model):

@@ -5,12 +5,11 @@ import sys
 import types
 from unittest import mock
 
-import jax
 import pytest
 from tensorboardX.proto import event_pb2
 
 from jaxformer.errors import InputError
-from jaxformer.runs.records import append, rewind
+from jaxformer.runs.records import rewind
 from jaxformer.training.log import Log
 
 
@@ -83,21 +82,6 @@ def wandb(monkeypatch):
     stub.init = init
     monkeypatch.setitem(sys.modules, "wandb", stub)
     return stub
-
-
-def test_other_hosts_write_nothing(tmp_path, monkeypatch, wandb):
-    """With several hosts only the first writes: the log of another leaves a directory
-    as it is.
-    """
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    append(tmp_path / "metrics.jsonl", {"step": 9, "train/loss": 1.0})
-    log = Log(tmp_path, 5, 0, wandb_project="translation")
-    log.write(6, {"train/loss": 1.0})
-    log.write_samples(6, [{"translation": "x"}])
-    log.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [9]
-    assert wandb.begun == []
 
 
 def test_weights_and_biases_gets_what_the_record_holds(tmp_path, wandb):

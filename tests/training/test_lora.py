@@ -101,25 +101,6 @@ def test_the_gradient_of_a_step(make_model, make_training, make_batch, changes):
     assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-4)
 
 
-def test_the_first_step_is_that_of_the_base(make_model, make_training, make_batch):
-    """It begins with the parameters of the base bit for bit, and with its loss and
-    dropout, also where adapters do not see all features; then A stays, and B moves.
-    """
-    model, batch = make_model(dropout_rate=0.3), make_batch(3, LENGTHS)
-    plain, plain_state = make_training(model, "jit")
-    engine, state = make_training(model, "jit", lora_dropout=0.5, **LORA)
-    assert_trees_equal(engine.weights(state), plain_state.params)
-    _, expected = plain.step(plain_state, batch)
-    before = jax.tree.map(np.array, state.params)
-    after, found = engine.step(state, batch)
-    for name in ("loss", "nll"):
-        # Two programs may round their sums otherwise.
-        assert float(found[name]) == pytest.approx(float(expected[name]), rel=1e-6)
-    first, second = map(flatten_dict, (before, after.params))
-    for path, leaf in second.items():
-        assert np.array_equal(leaf, first[path]) == (path[-1] == "lora_a"), path
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

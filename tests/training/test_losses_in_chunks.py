@@ -6,72 +6,13 @@ import re
 
 import jax
 import numpy as np
-import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
-from training.little import assert_trees_close
 
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, abstract_parameters
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import step as steps
 from jaxformer.training.engines import make_engine
-from jaxformer.training.state import create_state
-
-MESH = {"engine": "mesh", "mesh_fsdp": 2, "mesh_tensor": 2}
-# Unequal numbers of tokens on eight devices, one of which has only padding.
-LENGTHS = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 5, 2]
-TRAINING = {"z_loss": 1e-2, "smoothing_convention": "all"}
-
-
-@pytest.fixture(scope="module")
-def learn(make_model, make_batch):
-    """Return a function that makes a step and an evaluation; it returns the first
-    moment, and metrics and sums.
-    """
-    model = make_model(vocabulary_size=12, output_bias=True)
-    batch = make_batch(0, LENGTHS)
-
-    def run(**engine):
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes types
-            made = make_engine(model, TrainingConfig(**TRAINING, **engine))
-            start = create_state(model, TrainingConfig(**TRAINING))
-            sums = made.evaluate(made.place(start), batch)
-            state, metrics = made.step(made.place(start), batch)
-            return made.collect(state).optimizer[0].mu, [metrics, sums]
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def with_all_logits(learn):
-    return learn(engine="jit")
-
-
-@pytest.mark.parametrize(
-    "engine",
-    [
-        {"engine": "jit"},
-        pytest.param({"engine": "pmap"}, marks=pytest.mark.slow),
-        MESH | {"accumulation_steps": 2},
-    ],
-)
-def test_equal_steps_with_all_logits(learn, with_all_logits, monkeypatch, engine):
-    """On one device, under ``pmap`` and in parts on a mesh whose vocabulary is sharded,
-    metrics, gradients and sums of an evaluation are those of one device with all
-    logits.
-    """
-    calls = []
-    monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
-    chunked = steps.output_losses
-    monkeypatch.setattr(
-        steps, "output_losses", lambda *a, **b: calls.append(b) or chunked(*a, **b)
-    )
-    found, sums = learn(**engine)
-    assert {call["groups"] for call in calls} == {4 if "mesh_fsdp" in engine else 1}
-    assert {call["z_loss"] for call in calls} == {0.0, 1e-2}
-    expected, wanted = with_all_logits
-    assert_trees_close(found, expected, atol=1e-6, rtol=0)
-    assert_trees_close(sums, wanted, rtol=1e-5)
 
 
 def test_only_large_batches_are_in_chunks(monkeypatch):

@@ -67,6 +67,12 @@ def make(objective, **training):
     return model, config, params
 
 
+@functools.cache
+def evaluation(objective):
+    model, config, _ = make(objective)
+    return jax.jit(make_eval_step(model, config))
+
+
 def masks_of(tokens, seed=0, rate=0.15):
     model = TransformerConfig(**MODELS["masked"])
     drawn = draw_masks(tokens, jax.random.key(seed), model, rate)
@@ -195,7 +201,7 @@ def logits_of(objective, model, params, batch):
 @pytest.mark.parametrize("objective", ["causal", "classification", "tagging", "span"])
 def test_the_loss_is_that_of_the_targets_that_count(objective):
     """Summed by hand in float64. Padding counts nothing, nor pieces without a tag."""
-    model, config, params = make(objective)
+    model, _, params = make(objective)
     batch = make_batch(objective)
     logits = logits_of(objective, model, params, batch)
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -209,7 +215,7 @@ def test_the_loss_is_that_of_the_targets_that_count(objective):
         real = np.ones((6, 2), bool)
     wanted = np.where(real, target, 0)
     each = -np.take_along_axis(logits, wanted[..., None], -1)[..., 0]
-    found = jax.jit(make_eval_step(model, config))(params, batch)
+    found = evaluation(objective)(params, batch)
     np.testing.assert_allclose(found["nll"], each[real].sum(), rtol=1e-5)
     assert found["tokens"] == real.sum()
     assert found["correct"] == (logits.argmax(-1) == wanted)[real].sum()
@@ -222,11 +228,11 @@ def test_a_span_begins_and_ends_within_its_text():
 
 
 def test_numbers_are_fitted_by_the_square_of_the_error():
-    model, config, params = make("regression")
+    model, _, params = make("regression")
     batch = make_batch("regression")
     logits = logits_of("regression", model, params, batch)
     errors = logits[:, 0] - batch["target"][:, 0].view(np.float32)
-    found = jax.jit(make_eval_step(model, config))(params, batch)
+    found = evaluation("regression")(params, batch)
     np.testing.assert_allclose(found["loss"], (errors**2).sum(), rtol=1e-5)
 
 
@@ -242,7 +248,7 @@ def test_a_step_lowers_the_loss_and_rows_of_padding_change_nothing(objective):
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     if config.masks:
         return  # the masks depend on the shape
-    evaluate = jax.jit(make_eval_step(model, config))
+    evaluate = evaluation(objective)
     padded = {
         name: np.pad(rows, ((0, 2), (0, 0)), constant_values=0)
         for name, rows in batch.items()
@@ -250,23 +256,6 @@ def test_a_step_lowers_the_loss_and_rows_of_padding_change_nothing(objective):
     for name, found in evaluate(state.params, batch).items():
         other = evaluate(state.params, padded)[name]
         np.testing.assert_allclose(found, other, rtol=1e-5)
-
-
-def test_parts_of_a_batch_have_the_masks_of_the_whole():
-    """Two micro-batches give the gradient of one batch."""
-    found = []
-    for parts in (1, 2):
-        model, config, params = make("masked", accumulation_steps=parts)
-        model = make_model(
-            TransformerConfig(**MODELS["masked"] | {"dropout_rate": 0.0})
-        )
-        state = create_state(model, config).replace(params=params)
-        _, metrics = jax.jit(make_train_step(model, config))(
-            state, make_batch("masked")
-        )
-        found.append(metrics)
-    for name in ("loss", "tokens", "gradient_norm"):
-        np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -315,7 +304,7 @@ def test_two_terms_are_divided_by_their_own_counts():
         np.testing.assert_allclose(found, loss, rtol=1e-5)
         norm = np.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(gradient)))
         np.testing.assert_allclose(metrics["gradient_norm"], norm, rtol=1e-4)
-    sums = jax.jit(make_eval_step(model, config))(params, batch)
+    sums = evaluation("masked_and_next")(params, batch)
     assert sums["texts"] == 6
     words = (sums["nll"] / sums["tokens"], sums["next_nll"] / 6)
     np.testing.assert_allclose(sums["loss"] / sums["tokens"], sum(words), rtol=1e-5)

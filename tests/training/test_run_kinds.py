@@ -1,7 +1,6 @@
 """Runs of every objective get vocabularies, sizes and validation batches that fit."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,6 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import complete_config
-from jaxformer.training.display import describe
-from jaxformer.training.loop import write_log
-from jaxformer.training.meter import Meter
-from jaxformer.training.progress import Progress
 from jaxformer.training.run import open_run, validation_batches
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
@@ -154,23 +149,6 @@ def test_one_label_is_no_class(tmp_path, names, kind):
     one = Vocabularies(run.vocabularies.source, LabelVocabulary.from_labels(["a"]))
     with pytest.raises(InputError, match="needs two labels or more, not 1: name them"):
         complete_config(run.config, one)
-
-
-@pytest.mark.parametrize("kind", OBJECTIVES)
-def test_words_have_a_perplexity(names, kind):
-    """In the record and in what is shown of training; labels and numbers have none."""
-    parts = SimpleNamespace(
-        config=config_of(names, kind),
-        log=SimpleNamespace(write=lambda *_: None),
-        compilations=SimpleNamespace(read=dict),
-    )
-    ones = ("steps", "tokens", "loss", "nll", "gradient_norm", "learning_rate")
-    sums = {**dict.fromkeys(ones, 1.0), "skipped": 0.0, "source_tokens": 0.0}
-    progress = Progress(step=1, sums={**sums, "slots": 2.0})
-    entry = write_log(parts, progress, Meter(parts.config.model, 1))
-    words = kind in ("text", "masked", "documents")
-    assert ("train/perplexity" in entry) == words
-    assert ("ppl 2.72" in describe(entry)) == words
 
 
 def test_kinds_fit_objectives(names):

@@ -25,12 +25,10 @@ LENGTHS = [6, 2, 9, 5, 0, 3, 3, 1, 7]
 @pytest.mark.parametrize(
     ("devices", "model", "training", "chunks"),
     [
-        (4, {}, CLIPPED, False),
         (8, {}, CLIPPED, False),
         (8, SCANNED, ADAFACTOR, False),
         (4, HALF, {"accumulation_steps": 2, "r_drop": 1.0}, False),
         (8, HALF, {"z_loss": 1e-2, "gradient_clip": 1e-2}, True),
-        (4, {"dtype": "float16"}, {}, False),
         (4, RECURRENT | {"network": "bahdanau"}, {}, True),
         (8, RECURRENT | {"network": "luong", "dtype": "bfloat16"}, {}, False),
     ],

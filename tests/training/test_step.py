@@ -142,27 +142,6 @@ def test_dropout_and_padding(make_model, make_step, make_batch):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(later.params))
 
 
-def test_padding_weighs_nothing(make_model, make_training, make_step, make_batch):
-    """More columns and rows of padding leave loss and gradient as they are. Each shape
-    is compiled once.
-    """
-    model = make_model()
-    step, _, state = make_step(model)
-    padded = make_batch(3, [6, 2, 5])
-    narrow = {side: rows[:8, :7] for side, rows in padded.items()}
-    found, metrics = step(state, padded)
-    before = make_training(model, "jit")[0].compilations()
-    for _ in range(2):
-        expected, wanted = step(state, narrow)
-    assert make_training(model, "jit")[0].compilations() == before + 1
-    assert float(metrics["tokens"]) == float(wanted["tokens"]) == 13
-    assert float(metrics.pop("slots")) == 16 * 18
-    assert float(wanted.pop("slots")) == 8 * 14
-    assert_trees_close(metrics, wanted, rtol=1e-5)
-    moments = first_moment(found), first_moment(expected)
-    assert_trees_close(*moments, rtol=1e-4, atol=1e-7)
-
-
 def test_the_gradient_is_that_of_the_mean_over_tokens(
     make_model, make_step, make_batch
 ):

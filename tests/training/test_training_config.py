@@ -3,7 +3,6 @@ wrong in one line.
 """
 
 import dataclasses
-import json
 import math
 import re
 from pathlib import Path
@@ -91,20 +90,6 @@ def test_options_that_do_not_go_together(changes, message):
     """Options that would do nothing, or something else than they say, are refused."""
     with pytest.raises(InputError, match=message):
         parse(nested({**LITTLE_RUN, **changes}))
-
-
-@pytest.mark.parametrize("objective", ["regression", "span"])
-def test_a_run_with_terms_that_are_now_refused(tmp_path, objective):
-    """Such as the default label smoothing: an earlier run is read without them."""
-    kind, head = ("scored", "classification"), ("spans", "span")
-    kind, head = kind if objective == "regression" else head
-    changes = {"training.objective": objective, "training.label_smoothing": 0.1}
-    changes |= {"model.num_decoder_layers": 0, "model.head": head, "data.kind": kind}
-    changes |= {"training.r_drop": 1.0} if objective == "regression" else {}
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(nested({**LITTLE_RUN, **changes})))
-    training = load(file).training
-    assert (training.label_smoothing, training.z_loss, training.r_drop) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
