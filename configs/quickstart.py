@@ -24,7 +24,6 @@ def get_config():
     config.data.vocabulary_size = 2_000
     config.data.max_length = 64
     config.data.tokens_per_batch = 1_200
-    config.data.num_buckets = 6
 
     config.training.steps = 2_000
     config.training.schedule = "cosine"

@@ -3,7 +3,7 @@ proves an installation.
 
 Command: jaxformer train --config=configs/reverse.py --workdir=runs/reverse
 Hardware: two CPU cores, about two minutes.
-Score: 498 of 500 unseen sequences exact.
+Score: 499 of 500 unseen sequences exact.
 """
 
 from jaxformer.runs.config import default_config
@@ -31,7 +31,6 @@ def get_config():
     config.data.vocabulary_size = 57
     config.data.max_length = 16
     config.data.tokens_per_batch = 1_600
-    config.data.num_buckets = 2
 
     config.training.steps = 1_500
     config.training.warmup_steps = 150

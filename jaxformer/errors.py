@@ -72,7 +72,7 @@ def key(
     above: float | None = None,
     most: float | None = None,
     below: float | None = None,
-    choices: Collection[str] | None = None,
+    choices: Collection[str | bool] | None = None,
     changes: Literal["tokens", "result", "speed"] = "result",
     may_change: bool = False,
     flag: str = "",
@@ -157,7 +157,7 @@ def _broken_rule(value: Any, facts: Mapping[str, Any]) -> str | None:
     """Return the first rule that a value breaks. NaN breaks every bound."""
     choices = facts.get("choices")
     if choices is not None and value not in choices:
-        return f"one of {', '.join(choices)}"
+        return f"one of {', '.join(map(str, choices))}"
     for name, (holds, words) in _BOUNDS.items():
         bound = facts.get(name)
         if bound is not None and not holds(value, bound):

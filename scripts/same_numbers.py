@@ -84,6 +84,7 @@ def train(kind: str, config: str | Path, workdir: Path, steps: int) -> list[floa
         f"training.steps={steps}",
         f"training.log_every={max(1, steps // 6)}",
         "evaluation.max_sentences=0",
+        "data.packing=False",
     ]
     keys += [
         "evaluation.best_metric=loss",

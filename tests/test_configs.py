@@ -89,6 +89,23 @@ def test_it_can_be_read(name):
 
 
 @pytest.mark.parametrize(
+    ("name", "overrides", "packs"),
+    [
+        ("quickstart", [], True),
+        ("quickstart", ["data.packing=False"], False),
+        ("recurrent", [], False),
+        ("language_model", [], False),
+        ("language_model", ["data.window=None"], True),
+        ("masked_language_model", ["data.packing=auto"], True),
+        ("masked_language_model:language", ["data.packing=auto"], False),
+    ],
+)
+def test_rows_are_packed_where_they_can_be(name, overrides, packs):
+    """Not windows, which fill rows, nor rows of one label or of a recurrent network."""
+    assert read(name, *overrides).packs == packs
+
+
+@pytest.mark.parametrize(
     "name", [name for name in FILES if name.startswith(("paper/", "modern/"))]
 )
 def test_the_flops_are_the_formulas(name):

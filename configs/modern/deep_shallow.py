@@ -48,7 +48,6 @@ def get_config():
     config.data.max_length_ratio = 3.0
     config.data.max_length = 256
     config.data.tokens_per_batch = 100_000  # on each side
-    config.data.num_buckets = 12
     config.data.shape_multiple = 8  # for GPUs and TPUs
 
     config.training.steps = 100_000

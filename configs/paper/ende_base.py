@@ -28,6 +28,7 @@ def get_config():
     config.data.vocabulary_size = 37_000
     config.data.max_length = 256
     config.data.tokens_per_batch = 25_000  # on each side
+    config.data.packing = False  # the paper batches pairs of similar length
     config.data.num_buckets = 12
     config.data.shape_multiple = 8  # for GPUs and TPUs
 

@@ -71,6 +71,8 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
                 config[section][name] = None
             elif kind is bool:
                 config[section][name] = _BOOLEANS[text.lower()]
+            elif kind is object:  # a boolean or a word
+                config[section][name] = _BOOLEANS.get(text.lower(), text)
             else:
                 config[section][name] = int(text, 0) if kind is int else kind(text)
         except (KeyError, TypeError, ValueError):

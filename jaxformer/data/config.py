@@ -22,7 +22,11 @@ KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
 """What an example of a data set is: a pair, one text, or a text and its labels."""
 
 
-EARLIER: dict[str, Any] = {"normalization": "nmt_nfkc"}
+EARLIER: dict[str, Any] = {
+    "normalization": "nmt_nfkc",
+    "packing": False,
+    "packed_length": 256,
+}
 """Keys whose default has changed, and the earlier one: what runs and prepared folders
 that lack such a key did. A run that has it continues with it, see
 :func:`jaxformer.runs.config.keep_earlier`.
@@ -162,19 +166,21 @@ class DataConfig(Cleaning):
     # Most token slots on EACH side of a batch, padding included, all devices together.
     # The paper: about 25,000.
     tokens_per_batch: int = key(25_000, least=1, most=2**27)
-    # Most shapes of training batches, each of which compiles the step. More buckets,
-    # less padding.
+    # Most shapes of training batches, each of which compiles the step, where rows are
+    # not packed. More buckets, less padding.
     num_buckets: int = key(8, least=1, most=1_000)
     # Lengths and rows of the shapes of batches are multiples of this: lengths round up,
     # as far as max_length and tokens_per_batch allow, and rows down. Default 1; 8 for
     # GPUs and TPUs.
     shape_multiple: int = key(1, least=1, most=1_024)
     # Pack several pairs into a row, which do not attend to each other: one shape of
-    # batches and hardly any padding. Good for TPUs.
-    packing: bool = key(False)
+    # batches and hardly any padding. "auto" (default): where the kind of data and the
+    # network allow it, see packs.
+    packing: bool | str = key("auto", choices=("auto", True, False))
     # Slots of a packed row, on its longer side. Longer rows waste less padding and cost
-    # more attention.
-    packed_length: int = key(256, least=1, most=2**20)
+    # more attention. Default None: four times the mean length, at most 256, and always
+    # as many as the longest pair has.
+    packed_length: int | None = key(None, least=1, most=2**20)
     # Drop the batches of an epoch that are not full, with their pairs. Default False:
     # rows of padding, which have no weight, fill them.
     drop_remainder: bool = key(False)
@@ -190,6 +196,15 @@ class DataConfig(Cleaning):
     def one_sided(self) -> bool:
         """Whether an example is one text."""
         return self.kind in ONE_SIDED
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows hold several examples. A row has one label, and windows fill
+        rows already.
+        """
+        if self.packing == "auto":
+            return self.kind in _OF_KINDS["packing"] and self.window is None
+        return bool(self.packing)
 
     @property
     def labels_per_text(self) -> int | None:
@@ -280,7 +295,8 @@ class DataConfig(Cleaning):
         """Refuse keys that make no sense for this kind of data."""
         for name, kinds in _OF_KINDS.items():
             value = getattr(self, name)
-            if self.kind not in kinds and value != getattr(DataConfig, name):
+            usual = getattr(DataConfig, name), EARLIER.get(name)
+            if self.kind not in kinds and value not in usual:
                 raise InputError(
                     f"data.{name}={value} is for data.kind={' or '.join(kinds)}, not"
                     f" {self.kind}: leave it out"
@@ -290,7 +306,7 @@ class DataConfig(Cleaning):
                 f"data.window={self.window} is more than"
                 f" data.max_length={self.max_length}: lower the one or raise the other"
             )
-        if self.window is not None and self.packing:
+        if self.window is not None and self.packs:
             raise InputError(
                 f"data.window={self.window} fills rows already: set data.packing=False,"
                 " or data.window=None to keep texts apart"
@@ -330,6 +346,5 @@ _OF_KINDS = {
     "window": ("text",),
     "stride": ("spans",),
     "whole_words": ("masked", "documents"),
-    # A row has one label.
     "packing": ("pairs", "text", "masked", "tagged"),
 }

@@ -78,7 +78,7 @@ def plan_rows(
     target_lengths: Lengths,
     *,
     tokens_per_batch: int,
-    packed_length: int = 256,
+    packed_length: int | None = 256,
     shape_multiple: int = 1,
 ) -> RowShape:
     """Choose the one shape of packed batches for sentences of these lengths.
@@ -94,7 +94,8 @@ def plan_rows(
         target_lengths: tokens of each target sentence, [N].
         tokens_per_batch: most slots on each side of a batch.
         packed_length: slots of a row, on its longer side. Longer rows waste less
-            padding and cost more attention.
+            padding and cost more attention. None: four times the longer mean, at most
+            256.
         shape_multiple: divides the lengths and the rows.
 
     Raises:
@@ -105,7 +106,7 @@ def plan_rows(
     means = [max(float(lengths.mean()), 1.0) for lengths in sides]
     longest = [max(int(lengths.max()), 1) for lengths in sides]
     pairs = max(
-        packed_length / max(means),
+        (packed_length or min(4 * max(means), 256, tokens_per_batch)) / max(means),
         *(most / mean for most, mean in zip(longest, means, strict=True)),
     )
     row = [

@@ -172,7 +172,7 @@ class TrainingData:
             InputError: there is no pair, or the token budget does not hold the longest.
         """
         lengths = store.source_lengths, store.target_lengths
-        if config.packing:
+        if config.packs:
             shape = plan_rows(
                 *lengths,
                 tokens_per_batch=config.tokens_per_batch,
@@ -307,6 +307,18 @@ class TrainingData:
         shapes = [self.shape[index] for index in batches.shapes]
         return Plan(pairs, shapes, batches, self.continuing)
 
+    def blank(self, host: int = 0, hosts: int = 1) -> Batch | None:
+        """Return a host's batch of padding in the shape of all batches; None where they
+        have several.
+        """
+        none = np.zeros(0, np.int32)
+        if isinstance(self.shape, RowShape):
+            shapes, rows = (self.shape,), Rows(none, np.zeros(1, np.int32))
+        else:
+            shapes, rows = self.shape, Epoch(none, *[np.zeros(1, np.int64)] * 3)
+        plan = Plan(self.store, shapes, rows, self.continuing)
+        return plan.batch(0, host, hosts) if len(shapes) == 1 else None
+
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """The buckets, smallest first; none where rows are packed."""
@@ -347,21 +359,29 @@ class TrainingData:
 
 
 def evaluation_batches(
-    encoded: Encoded, buckets: Sequence[Bucket]
+    encoded: Encoded, shape: Sequence[Bucket] | RowShape
 ) -> Iterator[tuple[Batch, NDArray[np.integer]]]:
     """Return every pair once, in a fixed order; each batch comes with the indices of
-    the pairs in its first rows.
+    its pairs, which are in its first rows, one a row or packed.
 
-    ``buckets`` must hold every pair, see :func:`jaxformer.data.cover`.
+    ``shape`` must hold every pair, see :func:`jaxformer.data.cover`.
 
     Raises:
-        InputError: a pair fits no bucket.
+        InputError: a pair does not fit.
     """
-    assigned = assign(buckets, encoded.source_lengths, encoded.target_lengths)
-    epoch = group(assigned, np.arange(len(encoded)), buckets)
+    lengths = encoded.source_lengths, encoded.target_lengths
+    order = np.arange(len(encoded))
+    if isinstance(shape, RowShape):
+        rows = pack(*lengths, order, shape)
+        plan = Plan(encoded, [shape] * -(-len(rows) // shape.rows), rows)
+        return (
+            (plan.batch(number), rows.part(start, start + shape.rows).pairs)
+            for number, start in enumerate(range(0, len(rows), shape.rows))
+        )
+    epoch = group(assign(shape, *lengths), order, shape)
     return (
-        (make_batch(encoded.take(indices), buckets[shape]), indices)
-        for indices, shape in zip(
+        (make_batch(encoded.take(indices), shape[bucket]), indices)
+        for indices, bucket in zip(
             map(epoch.pairs, range(len(epoch))), epoch.shapes, strict=True
         )
     )

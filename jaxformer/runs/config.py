@@ -99,7 +99,7 @@ class RunConfig:
                 " different dropout, and the model has none: set model.dropout_rate,"
                 " or training.r_drop=0"
             )
-        if model.network != "transformer" and self.data.packing:
+        if model.network != "transformer" and self.data.packing is True:
             raise InputError(
                 f"data.packing=True is not for model.network={model.network}, which"
                 " reads one sentence a row: set data.packing=False"
@@ -116,6 +116,11 @@ class RunConfig:
                 " and would train otherwise than without model.scan_layers: set"
                 " model.scan_layers=False, or take another optimizer"
             )
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows hold several examples; those of recurrent networks hold one."""
+        return self.data.packs and self.model.network == "transformer"
 
     def _check_objective(self) -> None:
         """Refuse an objective that does not fit the model or the data."""
@@ -193,6 +198,8 @@ def default_config() -> Any:
             if section.name == "model" and field.name in OF_THE_VOCABULARY:
                 continue
             default = field.default
+            if hints[field.name] == bool | str:
+                default = ml_collections.FieldReference(default, field_type=object)
             if default is None:
                 (inner,) = {*typing.get_args(hints[field.name])} - {types.NoneType}
                 default = ml_collections.config_dict.placeholder(inner)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ class Engine:
         mesh: the devices of all hosts.
         train_step: compiled; it consumes the state that it is given.
         eval_step: compiled; takes the parameters only.
-        first_state: draws the state that a run begins with.
+        create: draws the state that a run begins with, each array where it stays.
         shapes: of the state.
         shardings: of the state.
         rows: sharding of a batch.
@@ -50,13 +51,14 @@ class Engine:
             many.
         pad_id: the padding token.
         accumulation_steps: parts of a batch in one update.
-        traces: counts the training steps that were traced.
+        compiler: threads that compile, since the compiler does not hold Python's lock.
+        programs: what they compile, by step and shape.
     """
 
     mesh: Mesh
     train_step: Any
     eval_step: Any
-    first_state: Callable[[], TrainState]
+    create: Any
     shapes: TrainState
     shardings: TrainState
     rows: NamedSharding
@@ -64,19 +66,15 @@ class Engine:
     share: tuple[int, int]
     pad_id: int
     accumulation_steps: int
-    traces: list[None]
+    compiler: ThreadPoolExecutor = dataclasses.field(
+        default_factory=lambda: ThreadPoolExecutor(2, "compiler")
+    )
+    programs: dict[Any, Future[Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def devices(self) -> int:
         """The number of devices that work together."""
         return self.mesh.size
-
-    def create(self) -> TrainState:
-        """Draw the first state, each array where it stays."""
-        if all(leaf.is_fully_replicated for leaf in jax.tree.leaves(self.shardings)):
-            # Parameters of one shape share one small program.
-            return self.place(self.first_state())
-        return jax.jit(self.first_state, out_shardings=self.shardings)()
 
     def abstract(self) -> TrainState:
         """Return shapes, types and shardings of a collected state."""
@@ -97,7 +95,10 @@ class Engine:
                 return jax.make_array_from_callback(
                     leaf.shape, sharding, lambda index: whole[index]
                 )
-            return jax.device_put(jax.numpy.array(leaf), sharding)
+            # A copy, without a program for its shape.
+            here = getattr(leaf, "sharding", None)
+            copied = jax.device_put(leaf, here, may_alias=False)
+            return jax.device_put(copied, sharding)
 
         return jax.tree.map(copy, state, self.shardings)
 
@@ -144,12 +145,22 @@ class Engine:
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
         """Sum the metrics of a batch, of which every host has all rows."""
-        index, count = self.share
-        own = {
-            name: np.split(rows, count)[index]
-            for name, rows in self._fill(batch, count).items()
-        }
-        return self.eval_step(state.evaluated, dict(self._place(own, 1)))
+        return self.eval_step(state.evaluated, dict(self._put_own(batch)))
+
+    def compile(self, batch: Batch, *, train: bool = True) -> Future[Any]:
+        """Begin to compile :meth:`step` for batches of this shape, or
+        :meth:`evaluate`, unless that is begun. Whoever waits for the end then calls a
+        step that JAX has compiled.
+        """
+        key = train, *((name, rows.shape) for name, rows in batch.items())
+        if key not in self.programs:
+            state, step = self.abstract(), self.train_step if train else self.eval_step
+            given = state if train else state.evaluated
+            placed = self.put(batch) if train else self._put_own(batch)
+            # What it is traced to depends on settings of JAX that a thread has alone.
+            lowered = step.lower(given, dict(placed))
+            self.programs[key] = self.compiler.submit(lowered.compile)
+        return self.programs[key]
 
     def lower(self, shapes: dict[str, tuple[int, int]]) -> jax.stages.Lowered:
         """Lower the training step for a batch of these shapes, without any array.
@@ -169,11 +180,14 @@ class Engine:
         batch = {name: whole(*shape) for name, shape in shapes.items()}
         return self.train_step.lower(self.abstract(), batch)
 
-    def compilations(self) -> int:
-        """Count the training steps that were compiled: one for each shape of a
-        batch.
-        """
-        return len(self.traces)
+    def _put_own(self, batch: Batch) -> PlacedBatch:
+        """Put this host's share of a batch that it has all rows of."""
+        index, count = self.share
+        own = {
+            name: np.split(rows, count)[index]
+            for name, rows in self._fill(batch, count).items()
+        }
+        return self._place(own, 1)
 
     def _place(self, batch: Batch, parts: int) -> PlacedBatch:
         _, count = self.share
@@ -225,15 +239,15 @@ def make_engine(
     found = jax.devices() if devices is None else devices
     model = model.copy(device=found[0])
     name = _choose_engine(config, several=len(found) > 1)
-    traces: list[None] = []
 
+    @jax.jit
     def first_state() -> TrainState:
         return create_state(model, config)
 
     shapes = jax.eval_shape(first_state)
     if name == "pmap":
         mesh = pmap.make_mesh(found)
-        train_step, eval_step = pmap.make_steps(model, config, mesh, traces)
+        train_step, eval_step = pmap.make_steps(model, config, mesh)
         everywhere = NamedSharding(mesh, PartitionSpec())
         shardings = jax.tree.map(lambda _: everywhere, shapes)
         rows = NamedSharding(mesh, PartitionSpec(pmap.AXIS))
@@ -244,15 +258,13 @@ def make_engine(
         meshes.check_divisible(model, mesh)
         shardings = meshes.shard(shapes, mesh, moments_over_data=config.shard_moments)
         rows = NamedSharding(mesh, meshes.ROWS)
-        train_step, eval_step = meshes.make_steps(
-            model, config, mesh, shardings, traces
-        )
+        train_step, eval_step = meshes.make_steps(model, config, mesh, shardings)
         split, share = None, meshes.share_of(mesh)
     return Engine(
         mesh=mesh,
         train_step=train_step,
         eval_step=eval_step,
-        first_state=first_state,
+        create=jax.jit(first_state, out_shardings=shardings),
         shapes=shapes,
         shardings=shardings,
         rows=rows,
@@ -260,7 +272,6 @@ def make_engine(
         share=share,
         pad_id=model.config.pad_id,
         accumulation_steps=config.accumulation_steps,
-        traces=traces,
     )
 
 

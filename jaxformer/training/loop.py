@@ -92,14 +92,15 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
                 continue
             meter.wait(time.monotonic() - asked)
 
-            # A new shape is compiled within the call. The meter leaves that step out.
+            # A new shape is compiled. The meter leaves that step out.
             shape = tuple(itertools.chain.from_iterable(map(np.shape, batch.values())))
             compiles = shape not in shapes
             if compiles:
                 shapes.add(shape)
-                parts.display.doing("compiling the training step")
                 read(parts, unread, progress, meter)
             with meter.compiling() if compiles else contextlib.nullcontext():
+                if compiles:
+                    engine.compile(batch).result()
                 state, metrics = engine.step(state, batch)
                 progress.step, progress.position = progress.step + 1, position
                 unread.append((progress.step, metrics, batch))
@@ -202,6 +203,7 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
     for batch in parts.valid:
         if any_host(bool(parts.stop)):
             return
+        parts.engine.compile(batch, train=False).result()
         for name, value in parts.engine.evaluate(state, batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     nll = sums["nll"] / sums["tokens"]

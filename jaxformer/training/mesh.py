@@ -27,7 +27,7 @@ from jaxformer.models.seq2seq import Model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.objectives import Batch
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import count_traces, make_eval_step, make_train_step
+from jaxformer.training.step import make_eval_step, make_train_step
 from jaxformer.typing import Array, PyTree
 
 AXES = (*ROW_AXES, TENSOR_AXIS)
@@ -96,7 +96,6 @@ def make_steps(
     config: TrainingConfig,
     mesh: Mesh,
     shardings: TrainState,
-    traces: list[None],
 ) -> tuple[Any, Any]:
     """Compile ``train_step(state, batch)`` and ``eval_step(params, batch)``; the
     compiler adds what devices exchange.
@@ -106,7 +105,6 @@ def make_steps(
         config: the recipe.
         mesh: with the axes :data:`AXES`; a mesh of one device is the engine ``jit``.
         shardings: of the state.
-        traces: gets an entry whenever the training step is traced.
     """
 
     def place(params: PyTree) -> PyTree:
@@ -122,10 +120,9 @@ def make_steps(
 
     rows, everywhere = NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec())
     options = compiler_options(config, mesh)
-    train_step = count_traces(make_train_step(model, config, place=place), traces)
     return (
         jax.jit(
-            over_mesh(train_step),
+            over_mesh(make_train_step(model, config, place=place)),
             in_shardings=(shardings, rows),
             out_shardings=(shardings, everywhere),
             donate_argnums=0,

@@ -20,7 +20,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import compiler_options
-from jaxformer.training.step import count_traces, make_eval_step, make_train_step
+from jaxformer.training.step import make_eval_step, make_train_step
 
 AXIS = "devices"
 
@@ -31,16 +31,13 @@ def make_mesh(devices: Sequence[Any]) -> Mesh:
     return Mesh(np.array(by_host), (AXIS,))
 
 
-def make_steps(
-    model: Model, config: TrainingConfig, mesh: Mesh, traces: list[None]
-) -> tuple[Any, Any]:
+def make_steps(model: Model, config: TrainingConfig, mesh: Mesh) -> tuple[Any, Any]:
     """Compile ``train_step(state, batch)`` and ``eval_step(params, batch)``.
 
     Args:
         model: what is trained.
         config: the recipe.
         mesh: from :func:`make_mesh`.
-        traces: gets an entry whenever the training step is traced.
 
     Raises:
         InputError: ``training.deterministic`` needs an option of the compiler, which
@@ -62,6 +59,6 @@ def make_steps(
         # The batch on several hosts is an array over the devices of all.
         axis_size=mesh.size,
     )
-    train_step = count_traces(make_train_step(model, config, axis_name=AXIS), traces)
+    train_step = make_train_step(model, config, axis_name=AXIS)
     eval_step = make_eval_step(model, config, axis_name=AXIS)
     return over_devices(train_step, donate_argnums=0), over_devices(eval_step)

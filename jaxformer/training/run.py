@@ -10,13 +10,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxformer import bucket
 from jaxformer.checkpoints.saved import SavedCheckpoints
-from jaxformer.data.batching import Batch, cover, plan_buckets
+from jaxformer.data.batching import Batch, plan_buckets
 from jaxformer.data.corpus import (
     Report,
     TrainingText,
@@ -28,6 +27,7 @@ from jaxformer.data.encoding import encode_evaluation
 from jaxformer.data.examples import encode_validation
 from jaxformer.data.files import check_folder, make_folder
 from jaxformer.data.frame import FILE, Template, make_frame
+from jaxformer.data.packing import RowShape, plan_rows
 from jaxformer.data.pipeline import TrainingData, evaluation_batches
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import IMPORTED
@@ -41,6 +41,9 @@ from jaxformer.runs.folder import WRITTEN, complete_config
 from jaxformer.training.hosts import make_once, together
 from jaxformer.training.warm_start import read_initial_config
 
+# Most batches of validation for which one shape, however long, is taken: another one
+# would take longer to compile.
+_FEW = 64
 _OF_A_START = {"config.json", "wandb_id", *WRITTEN}
 
 
@@ -191,7 +194,7 @@ def _look(
             f"{directory} was imported and has no training to continue: begin a new"
             f" --workdir with --config=finetune:{directory}"
         )
-    text = TrainingText.open(data)
+    text = TrainingText.open(dataclasses.replace(data, packing=config.packs))
     if old:
         _refuse_another(old, config, directory)
         _refuse_end(old, config, directory)
@@ -254,11 +257,11 @@ def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
 
 
 def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
-    """Put every validation pair into a batch once, in the shapes of training and at
-    most one more.
+    """Put every validation pair into a batch once.
 
-    Packed training has one shape, for rows of several pairs: then validation has shapes
-    of its own. Where words are masked, ``row`` has the number of each row.
+    All have one shape, packed where training is, unless the longest of many pairs would
+    make it wasteful. Where words are masked, ``row`` has the number of each row, which
+    is one text.
 
     Raises:
         InputError: a sentence is longer than the model has positions for.
@@ -269,18 +272,25 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     lengths = encoded.source_lengths, encoded.target_lengths
-    options: dict[str, Any] = {
-        "tokens_per_batch": config.data.tokens_per_batch,
-        "shape_multiple": config.data.shape_multiple,
-        "max_length": config.model.max_length,
-        "labels": config.data.labels_per_text is not None,
-    }
-    if data.buckets:
-        buckets = cover(data.buckets, *lengths, **options)
+    budget, multiple = config.data.tokens_per_batch, config.data.shape_multiple
+    if isinstance(data.shape, RowShape) and not config.training.masks:
+        shape = plan_rows(
+            *lengths,
+            tokens_per_batch=budget,
+            packed_length=config.data.packed_length,
+            shape_multiple=multiple,
+        )
     else:
-        options["num_buckets"] = config.data.num_buckets
-        buckets = plan_buckets(*lengths, **options)
-    batches = evaluation_batches(encoded, buckets)
+        slots = len(encoded) * max(int(side.max()) for side in lengths)
+        shape = plan_buckets(
+            *lengths,
+            num_buckets=1 if slots <= _FEW * budget else config.data.num_buckets,
+            tokens_per_batch=min(budget, slots),
+            shape_multiple=multiple,
+            max_length=config.model.max_length,
+            labels=config.data.labels_per_text is not None,
+        )
+    batches = evaluation_batches(encoded, shape)
     if not config.training.masks:
         return [batch for batch, _ in batches]
     return [

@@ -169,16 +169,6 @@ def _update(
     )
 
 
-def count_traces(step: TrainStep, traces: list[None]) -> TrainStep:
-    """Add an entry to a list whenever a step is traced, which is once a compilation."""
-
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        traces.append(None)
-        return step(state, batch)
-
-    return train_step
-
-
 def make_eval_step(
     model: Model,
     config: TrainingConfig,

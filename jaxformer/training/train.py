@@ -83,9 +83,9 @@ def train(
     """
     with contextlib.ExitStack() as open_parts:
         enter, closing = open_parts.enter_context, contextlib.closing
-        compilations = enter(Compilations())
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
+        compilations = enter(Compilations(display))
         # Before any text is read.
         longest = max(length for _, length in largest_batch(config, 1).values())
         _check_backend(config, longest, train=True)
@@ -97,6 +97,7 @@ def train(
         display.doing("encoding the text")
         data, valid = together(lambda: _load(run, display))
         display.doing("drawing or restoring the parameters")
+        _compile_ahead(run, engine, data, valid)
         first, texts = _check_start(run, engine, data)
         validate = None
         if make_validator is not None and config.evaluation.max_sentences != 0:
@@ -135,6 +136,21 @@ def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     report_unknown(run, data, valid, display.say)
     return data, valid
+
+
+def _compile_ahead(
+    run: Run, engine: Engine, data: TrainingData, valid: list[Batch]
+) -> None:
+    """Begin to compile what surely runs, while the state is made. Several hosts compile
+    where they need it, all in the same order.
+    """
+    made = max(SavedCheckpoints(run.checkpoints).steps, default=0)
+    if jax.process_count() > 1 or made >= run.config.training.steps:
+        return
+    if (blank := data.blank()) is not None:
+        engine.compile(blank)
+    for batch in valid:
+        engine.compile(batch, train=False)
 
 
 def _check_start(
@@ -338,15 +354,15 @@ def largest_batch(config: RunConfig, multiple: int) -> dict[str, tuple[int, int]
     data = config.data
     length = (
         round_up(
-            max(data.packed_length, data.max_length),
+            max(data.packed_length or 256, data.max_length),
             data.shape_multiple,
             data.tokens_per_batch,
         )
-        if data.packing
+        if config.packs
         else data.window or data.max_length
     )
     rows = max(round_down(data.tokens_per_batch // length, data.shape_multiple), 1)
-    names = ("source", "target", *(SEGMENTS if data.packing else ()))
+    names = ("source", "target", *(SEGMENTS if config.packs else ()))
     if data.one_sided and data.labels_per_text is None:
         names = names[1::2]
     batch: dict[str, tuple[int, int]] = dict.fromkeys(

@@ -65,6 +65,8 @@ def config_of(
         "max_length": 128,
         "tokens_per_batch": options.tokens_per_batch,
         "num_buckets": 12,
+        "packing": False,
+        "packed_length": 256,
         **changes,
     }
     return DataConfig(**values)

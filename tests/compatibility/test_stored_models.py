@@ -22,6 +22,7 @@ import pytest
 
 import runs
 from jaxformer import InputError, Translator, __version__
+from jaxformer.data.config import EARLIER
 from jaxformer.data.records import Pair
 from jaxformer.evaluation.evaluate import evaluate, make_validator
 from jaxformer.runs import config as configuration
@@ -141,6 +142,7 @@ def test_every_key_may_be_missing(run):
     whole = json.loads((run / "config.json").read_text())
     default = configuration.parse(configuration.default_config().to_dict())
     defaults = configuration.flatten(default)
+    defaults |= {f"data.{key}": value for key, value in EARLIER.items()}
     for section, values in whole.items():
         for key in values if section != "version" else ():
             if (name := f"{section}.{key}") not in TIED:

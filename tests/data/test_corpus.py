@@ -171,7 +171,8 @@ def test_each_epoch_has_its_own_segmentation(vocabularies):
     """Each pair once an epoch in other pieces; loaded again and resumed in the second
     epoch, the data are the same. A stream closes while text is read ahead.
     """
-    data, again = (load_with(vocabularies, segmentation_alpha=0.3) for _ in range(2))
+    options = {"segmentation_alpha": 0.3, "packing": False}
+    data, again = (load_with(vocabularies, **options) for _ in range(2))
     stream, size = data.batches(), len(data.plan(0))
     straight = list(itertools.islice(stream, size + 8))
     stream.close()

@@ -30,9 +30,8 @@ def encoded_of(lengths):
 
 
 def data_of(lengths, *, num_buckets=4, tokens=90, seed=0, **options):
-    config = DataConfig(
-        num_buckets=num_buckets, tokens_per_batch=tokens, packed_length=40, **options
-    )
+    options = {"packing": False, "packed_length": 40, **options}
+    config = DataConfig(num_buckets=num_buckets, tokens_per_batch=tokens, **options)
     return TrainingData.from_pairs(encoded_of(lengths), config, seed=seed)
 
 

@@ -4,10 +4,11 @@ little run, and ways to compare.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,7 @@ def little_config(
 
 @functools.cache
 def _engine(model: Any, config: TrainingConfig) -> engines.Engine:
-    engine = engines.make_engine(model, config)
-    return dataclasses.replace(engine, first_state=functools.cache(engine.first_state))
+    return engines.make_engine(model, config)
 
 
 # What of the section ``training`` is no part of a compiled step.
@@ -120,6 +120,24 @@ def cached_make_engine(model: Any, config: TrainingConfig) -> engines.Engine:
     if config.lora_rank is not None:
         same["initial_run"] = "any"
     return _engine(model, dataclasses.replace(config, **same))
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[list[str]]:
+    """Yield a list that gets the names of the programs that are compiled within the
+    block, but for those by which orbax cuts arrays that several devices hold.
+    """
+    names: list[str] = []
+
+    def note(event: str, _: float, **facts: Any) -> None:
+        if event.endswith("/backend_compile_duration") and "slice" not in str(facts):
+            names.append(facts["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def score(run: Any, model: Any) -> Any:

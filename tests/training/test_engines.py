@@ -14,10 +14,13 @@ from training.little import (
     PAD,
     assert_trees_close,
     assert_trees_equal,
+    compiling,
     without_key_biases,
 )
 
 import runs
+from jaxformer.data.packing import RowShape, make_packed_batch, pack
+from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import mesh as meshes
@@ -25,6 +28,7 @@ from jaxformer.training.engines import make_engine
 from jaxformer.training.state import TrainState, create_state
 
 DEVICES = 8
+STEPS = {"jit(train_step)", "jit(_fun)"}
 
 assert jax.local_device_count() == DEVICES, (
     "needs XLA_FLAGS=--xla_force_host_platform_device_count=8"
@@ -95,23 +99,26 @@ def test_every_engine_equals_one_device(make_model, make_training, make_batch, n
     assert (one.devices, other.devices) == (1, DEVICES)
     start = jax.tree.map(np.array, one_state.params)
     generator = np.random.default_rng(0)
-    for step in range(6):
-        lengths = UNEQUAL if step == 0 else list(generator.permutation(UNEQUAL))
-        batch = make_batch(step, lengths)
-        if step == 4:
-            batch = make_batch(step, [3] * 13)
-        given = {side: rows[: 13 if step == 4 else 16] for side, rows in batch.items()}
-        one_state, wanted = one.step(one_state, batch)
-        other_state, metrics = other.step(
-            other_state, other.put(given) if step % 2 else given
-        )
-        assert float(metrics["tokens"]) == float(wanted["tokens"]) > 0
-        assert_trees_close(metrics, wanted, rtol=1e-5)
-        if step == 0:
-            assert_same_first_gradient(other, other_state, one, one_state)
-            compiled = other.compilations()
-            other_state = other.place(other.collect(other_state))
-    assert other.compilations() == compiled
+    with compiling() as names:
+        for step in range(6):
+            lengths = UNEQUAL if step == 0 else list(generator.permutation(UNEQUAL))
+            batch = make_batch(step, lengths)
+            if step == 4:
+                batch = make_batch(step, [3] * 13)
+            given = {
+                side: rows[: 13 if step == 4 else 16] for side, rows in batch.items()
+            }
+            one_state, wanted = one.step(one_state, batch)
+            other_state, metrics = other.step(
+                other_state, other.put(given) if step % 2 else given
+            )
+            assert float(metrics["tokens"]) == float(wanted["tokens"]) > 0
+            assert_trees_close(metrics, wanted, rtol=1e-5)
+            if step == 0:
+                assert_same_first_gradient(other, other_state, one, one_state)
+                names.clear()
+                other_state = other.place(other.collect(other_state))
+    assert not STEPS & {*names}
     assert_same_training(other, other_state, one, one_state)
     changed = jax.tree.map(
         lambda new, old: np.abs(np.asarray(new) - old).max(),
@@ -276,6 +283,48 @@ def test_dropout_differs_between_devices(make_model, make_training, make_batch):
 
 
 # Packed rows: eleven, which eight devices cannot share.
+
+SHAPE = RowShape(14, 13, 11)
+SIZES = [9, 1, 4, 4, 2, 7, 7, 1, 3, 8, 5, 6, 2, 2]
+
+
+def packed(batch):
+    """Pack the pairs of a batch."""
+    sides = (
+        [row[row != PAD].tolist() for row in batch[side] if (row != PAD).any()]
+        for side in ("source", "target")
+    )
+    pairs = Encoded(*(Sentences.from_lists(side, PAD) for side in sides))
+    lengths = pairs.source.lengths, pairs.target.lengths
+    rows = pack(*lengths, np.arange(len(pairs)), SHAPE)
+    assert len(rows) < len(pairs)
+    return make_packed_batch(pairs.take(rows.pairs), rows.sizes, SHAPE)
+
+
+def test_packed_training_is_unpacked_training(make_model, make_training, make_batch):
+    """Metrics, gradients and parameters of packed updates are those of the same pairs
+    unpacked on one device, also where devices do not share the rows equally.
+    Whatever the pairs, packed batches have one compiled step, and so has evaluation.
+    """
+    model = make_model()
+    one, one_state = make_training(model, "jit")
+    other, other_state = make_training(model, "pmap")
+    with compiling() as names:
+        for step in range(3):
+            lengths = SIZES if step < 2 else SIZES[::-1][:11]
+            batch = make_batch(step, lengths)
+            evaluated = other.evaluate(other_state, packed(batch))
+            wanted = one.evaluate(one_state, batch)
+            assert_trees_close(evaluated, wanted, rtol=1e-5, atol=1e-5)
+            one_state, wanted = one.step(one_state, batch)
+            other_state, metrics = other.step(other_state, packed(batch))
+            assert float(metrics["tokens"]) == sum(lengths)
+            del metrics["slots"], wanted["slots"]
+            assert_trees_close(metrics, wanted, rtol=1e-5)
+            if step == 0:
+                assert_same_first_gradient(other, other_state, one, one_state)
+    assert_same_training(other, other_state, one, one_state)
+    assert names.count("jit(_fun)") == 2
 
 
 def test_rows_that_fill_up_devices_have_no_segment(make_model):

@@ -189,7 +189,7 @@ def test_what_is_refused_before_training_claims_no_directory(tmp_path, path, ref
     message = refused({"data.valid": f"text:{files[0]},{files[1]}"}, training.train)
     assert "pair 2 has 61 tokens and the model takes 32" in message
     message = refused({"data.tokens_per_batch": 1}, training.train)
-    assert message.startswith("data.tokens_per_batch=1 does not hold a pair")
+    assert message.startswith("data.tokens_per_batch=1 does not hold a packed row")
     assert not path.exists()
 
 

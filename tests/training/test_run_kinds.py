@@ -37,9 +37,11 @@ def config_of(names, kind, **options):
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_a_run_of_each_kind(tmp_path, names, kind):
     """The model's sizes are those of text and labels, also when it is opened again. The
-    largest batch holds those of training; validation has each example once.
+    largest batch holds those of training, packed where rows can be; validation has
+    each example once.
     """
-    config = config_of(names, kind, packing=kind == "tagged", packed_length=24)
+    config = config_of(names, kind, packed_length=24)
+    assert config.packs == (kind in ("text", "masked", "tagged"))
     with open_run(config, tmp_path / "run").claim():
         pass
     run = open_run(config, tmp_path / "run")
@@ -57,9 +59,12 @@ def test_a_run_of_each_kind(tmp_path, names, kind):
     assert all(largest[name][1] >= side.shape[1] for name, side in batch.items())
     side = "source" if kind in TWO_SIDES else "target"
     valid = validation_batches(run, data)
-    rows = np.concatenate([batch[side][:, 0] for batch in valid])
+    assert len({batch[side].shape for batch in valid}) == 1
     examples = len(run.valid) if kind == "text" else len(data.store)
-    assert (rows != text.pad_id).sum() == examples
+    numbers = [
+        batch.get(f"{side}_segments", batch[side] != text.pad_id) for batch in valid
+    ]
+    assert sum(each.max(axis=1).sum() for each in numbers) == examples
 
 
 @pytest.mark.parametrize("kind", ["masked", "documents"])
@@ -88,11 +93,12 @@ def test_batches_say_which_pieces_continue_a_word(tmp_path, names, kind):
 
 
 def test_validation_in_windows(tmp_path, names):
-    """Every token is in one window of the shape of training."""
+    """Every token is in one window, as long as those of training, which fill rows."""
     run = open_run(config_of(names, "text", window=16), tmp_path / "run")
     data = run.text.load(run.vocabularies, seed=0)
     valid = validation_batches(run, data)
-    assert {batch["target"].shape for batch in valid} == {data.buckets[0][2:] + (16,)}
+    assert {batch["target"].shape[1] for batch in valid} == {16}
+    assert {bucket.target_length for bucket in data.buckets} == {16}
     real = sum(int((batch["target"] != 0).sum()) for batch in valid)
     assert real == len(data.store.target.tokens)
     assert largest_batch(run.config, 1)["target"][1] == 16

@@ -6,7 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training.little import EOS, PAD, VOCABULARY, assert_trees_close, assert_trees_equal
+from training.little import (
+    EOS,
+    PAD,
+    VOCABULARY,
+    assert_trees_close,
+    assert_trees_equal,
+)
 
 from jaxformer.functional.losses import smoothed_probabilities
 

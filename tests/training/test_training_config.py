@@ -3,6 +3,7 @@ wrong in one line.
 """
 
 import dataclasses
+import json
 import math
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from jaxformer.runs.config import (
     RunConfig,
     differences,
     flatten,
+    keep_earlier,
     load,
     parse,
 )
@@ -90,6 +92,20 @@ def test_options_that_do_not_go_together(changes, message):
     """Options that would do nothing, or something else than they say, are refused."""
     with pytest.raises(InputError, match=message):
         parse(nested({**LITTLE_RUN, **changes}))
+
+
+def test_a_run_of_before_keeps_its_rows(tmp_path):
+    """Rows of earlier runs are not packed: such a run continues, by a command that does
+    not say otherwise.
+    """
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(nested(LITTLE_RUN)))
+    old, new = load(file), parse_little()
+    assert (old.data.packing, old.data.packed_length) == (False, 256)
+    assert (new.data.packing, new.packs) == ("auto", True)
+    assert not differences(old, keep_earlier(new, old))
+    named = keep_earlier(new, old, ["data.packing"])
+    assert differences(old, named) == ["data.packing: False -> auto"]
 
 
 @pytest.mark.parametrize(
