@@ -46,8 +46,8 @@ class SavedCheckpoints:
         return sorted(int(name) for name in found if str(int(name)) == name)
 
     def ranking(self) -> list[int]:
-        """Return the steps that were evaluated, the best first, of equals the one
-        of the higher chrF, then the later.
+        """Return the steps that were evaluated, the best first by :func:`rank`, of
+        equals the later.
 
         Raises:
             InputError: the scores of a checkpoint cannot be read.
@@ -138,11 +138,21 @@ class SavedCheckpoints:
 
 def rank(scores: Mapping[str, float], metric: str) -> tuple[float, float]:
     """Return what orders evaluations, the greatest for the best: by a metric, of equals
-    by chrF. BLEU is 0 where no four words are right.
+    by chrF; where BLEU is below 1, by the loss.
     """
     value = -scores[metric] if metric == "loss" else scores[metric]
+    second = scores.get("chrf", 0.0)
+    if deciding(metric, value) != metric:
+        value, second = 0.0, -scores.get("loss", math.inf)
     # The order of the arguments matters: NaN is the least.
-    return max(-math.inf, value), scores.get("chrf", 0.0)
+    return max(-math.inf, value), max(-math.inf, second)
+
+
+def deciding(metric: str, value: float) -> str:
+    """Return the metric that compares evaluations of such a value with each other: the
+    loss for a BLEU below 1, which is chance.
+    """
+    return "loss" if metric == "bleu" and value < 1.0 else metric
 
 
 def open_to_read(directory: Path, best_metric: str) -> SavedCheckpoints:

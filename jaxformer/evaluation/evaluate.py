@@ -135,7 +135,7 @@ def make_validator(run: Run, model: Model) -> Validator:
     if key == bleu.key and not score(bleu, references, references).value:
         run.report(
             "warning: no sentence of data.valid has four words, so BLEU is 0 for any"
-            " translation, and chrF chooses the best checkpoint"
+            " translation, and the loss chooses the best checkpoint"
         )
     own = sources[jax.process_index() :: jax.process_count()]
 

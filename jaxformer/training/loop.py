@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.saved import deciding
 from jaxformer.data.batching import Batch
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
@@ -232,7 +233,10 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
     entry["seconds"] = time.monotonic() - begun
     parts.display.say(describe_evaluation(progress.step, entry, samples, objective))
     # Checkpoints and evaluation.best_metric call it the loss.
-    progress.judge({"loss": nll, **scores}, parts.config.evaluation.best_metric)
+    metric = parts.config.evaluation.best_metric
+    progress.judge({"loss": nll, **scores}, metric)
+    if progress.best is not None and deciding(metric, progress.best) != metric:
+        parts.display.say("BLEU is below 1: the best checkpoint has the lowest loss")
 
 
 def save(parts: LoopParts, state: TrainState, progress: Progress) -> None:
@@ -260,11 +264,12 @@ def _end(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome:
         return Outcome(progress.step, False, parts.stop.received)
     if progress.step < parts.config.training.steps:
         metric = parts.config.evaluation.best_metric
-        better = (
-            f"a finite {metric}"
-            if progress.best is None
-            else f"a better {metric} than {progress.best:.4g}"
-        )
+        better = f"a finite {metric}"
+        if progress.best is not None:
+            by = deciding(metric, progress.best)
+            better = (
+                f"a better {by} than {progress.best_scores.get(by, progress.best):.4g}"
+            )
         parts.display.say(
             f"step {progress.step} is the last: {progress.stale} evaluations without"
             f" {better}"

@@ -30,7 +30,7 @@ class Progress:
         scores: those of the last evaluation.
         best_metric: by which score the best is chosen.
         best: the best score so far; None before there is one.
-        best_chrf: chrF of that evaluation, by which equal scores are compared.
+        best_scores: the others of that evaluation, by which equal ones are compared.
         stale: evaluations since then.
         vocabulary: its hash.
         data: hash of the training text.
@@ -56,7 +56,7 @@ class Progress:
     valid: dict[str, str] = dataclasses.field(default_factory=dict)
     base: dict[str, Any] | None = None
     drawn: list[str] = dataclasses.field(default_factory=list)
-    best_chrf: float = 0.0
+    best_scores: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""
@@ -68,19 +68,18 @@ class Progress:
         self.sums |= {name: metrics[name] for name in latest}
 
     def judge(self, scores: dict[str, float], metric: str) -> None:
-        """Note the scores of an evaluation at this step; the best has the highest
-        ``metric``, or the lowest loss, and of equals the highest chrF.
+        """Note the scores of an evaluation at this step, which may be the best by
+        :func:`~jaxformer.checkpoints.saved.rank`.
         """
         self.evaluated, self.scores = self.step, scores
         if metric not in scores:
             return
         self.choose_by(metric)
         better = self.best is None or rank(scores, metric) > rank(
-            {"chrf": self.best_chrf, metric: self.best}, metric
+            {**self.best_scores, metric: self.best}, metric
         )
         if better and math.isfinite(scores[metric]):
-            self.best, self.stale = scores[metric], 0
-            self.best_chrf = scores.get("chrf", 0.0)
+            self.best, self.best_scores, self.stale = scores[metric], scores, 0
         else:
             self.stale += 1
 
@@ -106,6 +105,9 @@ class Progress:
         Raises:
             InputError: a later version counted what this one does not know.
         """
+        if "best_chrf" in record:
+            record = {**record, "best_scores": {"chrf": record["best_chrf"]}}
+            del record["best_chrf"]
         for known, given in ((cls, record), (Position, record["position"])):
             unknown = sorted(
                 set(given) - {field.name for field in dataclasses.fields(known)}

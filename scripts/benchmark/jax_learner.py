@@ -90,7 +90,6 @@ def make_learner(
         tokens_per_batch=task.tokens_per_batch,
         num_buckets=12,
         packing=variation == "packing",
-        packed_length=256,
         packed_length=PACKED_LENGTH,
     )
     return JaxLearner(model, training, data)

@@ -118,16 +118,19 @@ def test_the_best_score(open_manager):
     assert SavedCheckpoints(manager.directory, "bleu").best() == 4
 
 
-def test_equal_scores_go_by_chrf(open_manager):
-    """Where BLEU is 0 the highest chrF is the best, and is kept."""
+def test_a_low_bleu_goes_by_the_loss(open_manager):
+    """Where BLEU is below 1 the lowest loss is the best, and is kept; from 1 on BLEU
+    decides, and of equals chrF.
+    """
     manager = open_manager(keep_latest=1, keep_best=2)
-    for step, chrf in enumerate([20.0, 40.0, 30.0, 40.0, 10.0], start=1):
-        save(manager, step, {"bleu": 0.0, "chrf": chrf})
+    for step, loss in enumerate([5.0, 3.0, 4.0, 3.0, 6.0], start=1):
+        save(manager, step, {"bleu": step / 6, "loss": loss, "chrf": 9.0 * loss})
     assert folders(manager) == ["2", "4", "5"]
     assert manager.ranking() == [4, 2, 5]
-    save(manager, 6, {"bleu": 0.1, "chrf": 1.0})
+    save(manager, 6, {"bleu": 1.0, "loss": 9.0, "chrf": 1.0})
     assert folders(manager) == ["4", "6"]
-    assert manager.best() == 6
+    save(manager, 7, {"bleu": 1.0, "loss": 1.0, "chrf": 0.0})
+    assert (folders(manager), manager.ranking()) == (["6", "7"], [6, 7])
 
 
 def test_steps_are_numbers(open_manager):

@@ -85,23 +85,24 @@ def test_patience(train, tmp_path, capfd):
     )
 
 
-@pytest.mark.slow
-def test_patience_goes_by_chrf_where_bleu_stays_0(train, tmp_path):
-    """Patience counts the evaluations since the highest chrF, which is the best
-    checkpoint.
+def test_a_low_bleu_ends_no_run_whose_loss_falls(train, tmp_path, capfd):
+    """The lowest loss is the best checkpoint while BLEU is below 1, and the log says
+    so.
     """
-    chrf = iter([10.0, 20.0, 30.0, 40.0, 35.0, 38.0])
+    bleu = iter([0.5, *[0.0] * 11])
 
     def scores(*_):
-        return lambda *_: Validation({"bleu": 0.0, "chrf": next(chrf)}, [])
+        return lambda *_: Validation({"bleu": next(bleu)}, [])
 
     often = {"training.evaluate_every": 1, "training.checkpoint_every": 1}
-    found = train(
-        "run", {**often, "training.patience": 2, "training.steps": 12}, scores
-    )
-    assert found == Outcome(6, finished=True, signal=None)
-    assert SavedCheckpoints(tmp_path / "run" / "checkpoints").best() == 4
-    assert [*chrf] == []
+    found = train("run", {**often, "training.patience": 2}, scores)
+    assert found == Outcome(12, finished=True, signal=None)
+    losses = [
+        x["valid/nll"] for x in read_records(tmp_path / "run") if "valid/nll" in x
+    ]
+    best = SavedCheckpoints(tmp_path / "run" / "checkpoints").best()
+    assert best == 1 + losses.index(min(losses)) > 2
+    assert "BLEU is below 1: the best checkpoint has" in capfd.readouterr().err
 
 
 def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_path):
