@@ -374,7 +374,8 @@ beyond them are removed.
 
 
 def keep_programs() -> None:
-    """Let JAX keep compiled programs in the user's cache folder; JAX's own variables
+    """Let JAX keep compiled programs in the user's cache folder, and a CPU run each in
+    the thread that calls it, so that searches run side by side; JAX's own variables
     take precedence.
 
     Nothing is kept where the user has no home, or one that cannot be written.
@@ -394,6 +395,8 @@ def keep_programs() -> None:
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Of all programs, however small: a first state is drawn by many.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def name_machine() -> str:

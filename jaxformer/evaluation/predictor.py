@@ -28,7 +28,7 @@ from jaxformer.search.config import Precision
 from jaxformer.training.objectives import Batch
 from jaxformer.training.optimizer import frozen_mask
 from jaxformer.translation import models
-from jaxformer.translation.batch import batches, pad, power_of_two, round_width
+from jaxformer.translation.batch import batches, pad, round_width
 from jaxformer.translation.codec import line_error
 from jaxformer.translation.encoder_rows import (
     best_span,
@@ -350,7 +350,7 @@ class Predictor:
         sizes = decoding.batch_size, decoding.tokens_per_batch, config.max_length
         for indices, most in batches([*map(len, rows)], *sizes):
             width = round_width(len(rows[indices[0]]), config.max_length)
-            count = share_rows(min(power_of_two(len(indices)), most), self.mesh)
+            count = share_rows(most, self.mesh)
             tokens = pad([rows[i] for i in indices], count, width, config.pad_id)
             batch: Batch = {"source": tokens}
             if places is not None:

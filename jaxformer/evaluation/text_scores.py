@@ -19,7 +19,7 @@ from jaxformer.data.windows import cut_with_stride
 from jaxformer.errors import InputError
 from jaxformer.evaluation.perplexity import Perplexity
 from jaxformer.models.language_model import LanguageModel
-from jaxformer.translation.batch import batches, pad, power_of_two, round_width
+from jaxformer.translation.batch import batches, pad, round_width
 from jaxformer.translation.results import PairScore
 from jaxformer.translation.translator import Translator
 from jaxformer.typing import Array, Float, Int, PyTree
@@ -148,9 +148,8 @@ def log_probabilities(
     tokens = max(1, min(_TOKENS, _BYTES // (4 * config.vocabulary_size)))
     found = [np.zeros(0, np.float32)] * len(rows)
     lengths = [len(row) for row in rows]
-    for indices, most in batches(lengths, _ROWS, tokens, config.max_length):
+    for indices, count in batches(lengths, _ROWS, tokens, config.max_length):
         width = round_width(lengths[indices[0]], config.max_length)
-        count = min(power_of_two(len(indices)), most)
         batch = pad([rows[i].tolist() for i in indices], count, width, config.pad_id)
         scores = np.asarray(_token_scores(model, params, batch))
         for row, index in enumerate(indices):

@@ -34,7 +34,7 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.records import fingerprint
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.objectives import Batch, draw_masks_by_row, make_objective
-from jaxformer.translation.batch import batches, pad, power_of_two, round_width
+from jaxformer.translation.batch import batches, pad, round_width
 from jaxformer.translation.translator import Translator
 from jaxformer.typing import Array, Float, PyTree
 
@@ -275,7 +275,7 @@ def score_masked(predictor: Predictor, rows: Sequence[list[int]]) -> dict[str, A
     sizes = decoding.batch_size, decoding.tokens_per_batch, limit
     for indices, most in batches([*map(len, rows)], *sizes):
         width = round_width(len(rows[indices[0]]), limit)
-        count = share_rows(min(power_of_two(len(indices)), most), predictor.mesh)
+        count = share_rows(most, predictor.mesh)
         # One width for all: few programs draw masks, and the draw is that of any width.
         whole = pad([rows[i] for i in indices], count, limit, model.pad_id)
         numbers = np.array([*indices, *[0] * (count - len(indices))])

@@ -98,7 +98,13 @@ def _multiply(ratio: float, words: int) -> float:
 
 
 def batches(
-    lengths: Sequence[int], most: int, tokens: int, limit: int
+    lengths: Sequence[int],
+    most: int,
+    tokens: int,
+    limit: int,
+    round_up: Callable[[int, int], int] | None = None,
+    *,
+    full: bool = False,
 ) -> Iterator[tuple[list[int], int]]:
     """Group sentences of similar length, longest first, so that too little memory is
     noticed at once.
@@ -108,20 +114,25 @@ def batches(
         most: sentences of a batch.
         tokens: of a batch, padding included; a single sentence may have more.
         limit: the longest possible sentence.
+        round_up: returns the width of a batch; None: :func:`round_width`.
+        full: whether a batch that is the only one has the rows of any other.
 
     Yields:
         The indices of a batch's sentences, and the rows of its shape: the largest power
-        of two that ``tokens`` allow at that width, at most ``most``.
+        of two that ``tokens`` allow at that width, at most ``most``. A batch that is
+        the only one has one of few smaller numbers.
     """
+    round_up = round_up or round_width
     order = sorted(
         (index for index, length in enumerate(lengths) if length),
         key=lambda index: -lengths[index],
     )
     start = 0
     while start < len(order):
-        rows = max(1, tokens // round_width(lengths[order[start]], limit))
+        rows = max(1, tokens // round_up(lengths[order[start]], limit))
         rows = min(most, 1 << (rows.bit_length() - 1))
-        yield order[start : start + rows], rows
+        fewer = rows if start or full else min(rows, power_of_four(len(order)))
+        yield order[start : start + rows], fewer
         start += rows
 
 
@@ -211,7 +222,7 @@ def make_batch(
             of few.
     """
     config, positions = models.models[0].config, models.positions
-    shape = shape or _fit(models, sentences, decoding, n_best, forced)
+    shape = shape or fit(models, sentences, decoding, n_best, forced)
     rows, width = shape.rows, shape.width
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
@@ -255,23 +266,58 @@ def make_batch(
     )
 
 
-def _fit(
+# Shapes of the searches of this process, by what else determines their programs.
+_searched: dict[Any, set[Shape]] = {}
+
+
+def fit(
     models: Models,
     sentences: Sequence[Sentence],
     decoding: DecodingConfig,
     n_best: int,
     forced: bool,
+    *,
+    rows: int = 0,
+    waste: int = 4,
+    kind: Any = None,
 ) -> Shape:
-    """Return the smallest of few shapes that holds sentences."""
+    """Return the smallest of few shapes that holds sentences, or a larger one of an
+    earlier search, whose program is compiled.
+
+    Args:
+        models: that search.
+        sentences: of the batch.
+        decoding: how to search.
+        n_best: translations of each sentence.
+        forced: as of :func:`make_batch`.
+        rows: of the batch; 0: a power of four.
+        waste: how many times as many tokens of sources an earlier shape may have.
+        kind: what else tells the programs of this search from others'.
+    """
     beam_size = n_best if decoding.sample else decoding.beam_size
+    rows = rows or min(power_of_four(len(sentences)), decoding.batch_size)
     prefixes = [each.prefixes for each in sentences]
     required = [each.required for each in sentences]
-    return Shape(
-        rows_of_batch(len(sentences), decoding.batch_size, beam_size, models),
-        round_width(max(len(each.ids) for each in sentences), models.positions),
+    least = Shape(
+        rows_of_batch(rows, rows, beam_size, models),
+        search_width(max(len(each.ids) for each in sentences), models.positions),
         _round_phrases(prefixes, 1, 8) if forced else None,
         _round_phrases(required, 4, 4) if any(required) else None,
     )
+    # The sizes of batches in ``decoding`` limit earlier shapes too.
+    own = _searched.setdefault((models.models, decoding, n_best, kind), set())
+    slots = waste * least.rows * least.width
+    found = [
+        each
+        for each in own
+        if each.rows >= least.rows
+        and each.width >= least.width
+        and each[2:] == least[2:]
+        and each.rows * each.width <= slots
+    ]
+    shape = min(found, key=lambda each: each.rows * each.width, default=least)
+    own.add(shape)
+    return shape
 
 
 def _round_phrases(
@@ -383,6 +429,13 @@ def round_width(longest: int, limit: int) -> int:
     return min(width, limit)
 
 
+def search_width(longest: int, limit: int) -> int:
+    """Round the tokens of a source up to one of fewer: 32, 64, 128, ... A search has a
+    large program, whose time depends less on them.
+    """
+    return min(max(32, power_of_two(longest)), limit)
+
+
 def rows_of_batch(
     sentences: int, batch_size: int, beam_size: int, models: Models
 ) -> int:
@@ -390,6 +443,11 @@ def rows_of_batch(
     least = models.devices * -(-models.least_rows // beam_size)
     rows = max(min(power_of_two(sentences), batch_size), least)
     return -(-rows // models.devices) * models.devices
+
+
+def power_of_four(number: int) -> int:
+    """Round a number up to a power of four."""
+    return 1 << 2 * -(-(number - 1).bit_length() // 2)
 
 
 def power_of_two(number: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, cast
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +21,13 @@ from jaxformer.search.scoring import coverage_penalty
 from jaxformer.translation.models import SENTENCES, Models, reduce_vocabulary
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
+_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
+
 # Each halving compiles one more loop, which small batches do not repay.
 _HALVINGS, _WORTH_HALVING = 2, 16
+
+# Sentences of a batch beside others: more take a core no less time each.
+_SIDE_BY_SIDE = 16
 
 
 class BatchInput(NamedTuple):
@@ -35,6 +43,9 @@ class BatchInput(NamedTuple):
     """Which tokens of the shortlist each sentence may contain."""
 
 
+ONE_CORE = {"xla_cpu_multi_thread_eigen": False}
+"""Of XLA: a program of a CPU that keeps one core busy."""
+
 # Fields of a batch, its rules and its constraints whose leading axis is the sentences.
 _SHARDED = {"source", "places", "allowed", "max_lengths", *OF_SENTENCES}
 
@@ -47,17 +58,82 @@ class _ModelCache(NamedTuple):
     allowed: Bool[Array, "B V"] | None
 
 
-def search(models: Models, batch: BatchInput, rules: SearchRules) -> SearchResult:
+def count_workers(devices: int) -> int:
+    """Return how many batches are computed at the same time: on a CPU one a core.
+
+    Programs must run in the threads that call them, as the command line has it
+    (``JAX_CPU_ENABLE_ASYNC_DISPATCH=false``): otherwise they take turns.
+
+    Args:
+        devices: of each batch.
+    """
+    turns = jax.config.read("jax_cpu_enable_async_dispatch")
+    if turns or jax.default_backend() != "cpu":
+        return 1
+    from jaxformer.data.encoding import cores
+
+    return max(1, cores() // devices)
+
+
+def share(most: int, tokens: int, devices: int) -> tuple[int, int]:
+    """Return the sizes of one of the batches that are computed at the same time from
+    those of a batch alone: sentences, and tokens with padding.
+
+    Args:
+        most: sentences.
+        tokens: with padding.
+        devices: of each batch.
+    """
+    part = min(most, _SIDE_BY_SIDE * devices)
+    return part, max(1, tokens * part // most)
+
+
+def in_order(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
+) -> Iterator[_Result]:
+    """Yield what a function returns for each item, in order. Several threads compute
+    ahead, of at most one item more than there are threads.
+
+    Args:
+        function: of an item.
+        items: read in the thread of the caller.
+        workers: number of threads; 1: that of the caller alone.
+    """
+    if workers == 1:
+        yield from map(function, items)
+        return
+    pool, ahead = ThreadPoolExecutor(workers), deque[Future[_Result]]()
+    try:
+        for item in items:
+            ahead.append(pool.submit(function, item))
+            if len(ahead) > workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def search(
+    models: Models, batch: BatchInput, rules: SearchRules, *, alone: bool = True
+) -> SearchResult:
     """Search the translations of a batch. Each device stops when its own sentences are
     done; nothing is communicated.
+
+    Args:
+        models: one, or an ensemble.
+        batch: the sentences.
+        rules: of the search.
+        alone: whether the program may use all cores; False: one of a CPU's, while
+            others search other batches.
     """
-    return _search(
+    run = _search if alone else _search_on_one_core
+    return run(
         models.models, models.params, models.weights, batch, rules, mesh=models.mesh
     )
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames="mesh")
-def _search(
+def _search_sharded(
     models: tuple[Model, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
@@ -82,6 +158,11 @@ def _search(
         )
     found = run(params, weights, batch, rules)
     return found._replace(iterations=found.iterations.max())
+
+
+_STATIC: Any = {"static_argnums": 0, "static_argnames": "mesh"}
+_search = jax.jit(_search_sharded, **_STATIC)
+_search_on_one_core = jax.jit(_search_sharded, **_STATIC, compiler_options=ONE_CORE)
 
 
 def search_shard(

@@ -18,6 +18,7 @@ from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import Shape, batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import Codec, find_nan, number_words, raise_first
+from jaxformer.translation.compiled import ONE_CORE, count_workers, in_order, share
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_text
 from jaxformer.translation.results import Alignment, Attention, PairScore
@@ -120,22 +121,30 @@ def score(
     longest = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     pad_id = models.models[0].config.pad_id
     skip = len(codec.frame.target_before)
-    groups = batches(
-        longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions
-    )
-    for indices, most in [([*range(len(pairs))], 0)] if shape else groups:
-        count = min(power_of_two(len(indices)), most)
-        width = round_width(longest[indices[0]], codec.positions)
-        if shape:
-            count, width = shape.rows, shape.width
+    workers = count_workers(models.devices)
+    sizes = decoding.batch_size, decoding.tokens_per_batch
+    if workers > 1:
+        sizes = share(*sizes, models.devices)
+    groups = [*batches(longest, *sizes, codec.positions)]
+    if shape:
+        groups = [([*range(len(pairs))], shape.rows)]
+    alone = workers == 1 or len(groups) < 2
+
+    def run(group: tuple[list[int], int]) -> tuple[list[int], np.ndarray]:
+        indices, rows = group
+        longer = longest[indices[0]]
+        width = shape.width if shape else round_width(longer, codec.positions)
         both = (
-            pad([side[i] for i in indices], count, width, pad_id)
+            pad([side[i] for i in indices], rows, width, pad_id)
             for side in (sources, targets)
         )
-        totals = np.asarray(
-            _score(models.models, models.params, models.weights, *both, skip)
-        )
+        score = _score if alone else _score_on_one_core
+        given = models.models, models.params, models.weights
+        totals = np.asarray(score(*given, *both, skip))
         raise_first(find_nan(totals, indices))
+        return indices, totals
+
+    for indices, totals in in_order(run, groups, min(workers, max(1, len(groups)))):
         for row, index in enumerate(indices):
             results[index] = PairScore(float(totals[row]), len(targets[index]) - skip)
     return results
@@ -237,8 +246,7 @@ def _stack(layers: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(layers) if layers else np.zeros((0, 0, 0, 0), np.float32)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5))
-def _score(
+def _score_pairs(
     models: tuple[EncoderDecoder, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
@@ -255,6 +263,11 @@ def _score(
     chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
     counted = jnp.where(target != models[0].config.pad_id, chosen, 0.0)
     return counted[:, skip:].sum(axis=-1)
+
+
+_STATIC: Any = {"static_argnums": (0, 5)}
+_score = jax.jit(_score_pairs, **_STATIC)
+_score_on_one_core = jax.jit(_score_pairs, **_STATIC, compiler_options=ONE_CORE)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6))

@@ -5,6 +5,7 @@ by window.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -22,6 +23,7 @@ from jaxformer.translation.codec import (
     line_error,
     raise_first,
 )
+from jaxformer.translation.compiled import count_workers, in_order, search, share
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import (
     Prefixes,
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 Prepared: TypeAlias = tuple[list[Passage], list[Sentence]]
 """Lines, and the sentences that are their parts, in order, blank ones too."""
+
+# Batches that repay the compilation of a narrower program.
+_REPAID = 8
 
 # A phrase of each kind in an error.
 _NAMES = {"prefixes": "prefix", "required": "required phrase"}
@@ -94,6 +99,7 @@ class LineSearch:
             pause: see :meth:`Translator.stream`.
         """
         limit, cut, whole = self.codec.longest, 0, 0
+        workers, several = count_workers(self.models.devices), False
         lines = number_lines(texts, self.prefixes, self.required)
         for window in windows(lines, self.window, pause):
             passages, sentences = self.prepare(window)
@@ -101,7 +107,11 @@ class LineSearch:
                 is_whole = max(map(len, each.parts)) > limit
                 whole += each.longest > limit and is_whole
                 cut += each.longest > limit and not is_whole
-            yield from self._translate(passages, sentences, stop, progress)
+            lengths = [len(each.ids) for each in sentences]
+            groups = [*self._batches(lengths, workers, full=several)]
+            several |= len(groups) > max(1, workers // 2)
+            found = self._search_batches(sentences, groups, workers, several, stop)
+            yield from self._translate(passages, sentences, found, progress)
         if cut or whole:
             notice(LongSources(limit, cut=cut, whole=whole))
 
@@ -128,11 +138,11 @@ class LineSearch:
         self,
         passages: Sequence[Passage],
         sentences: Sequence[Sentence],
-        stop: Callable[[], bool],
+        batches: Iterable[tuple[list[int], list[list[Hypothesis]]]],
         progress: Callable[[int], None],
     ) -> Iterator[list[Hypothesis]]:
-        """Translate batch by batch; yield each line when it and all before it are
-        complete.
+        """Read what batches found, each with its indices; yield each line when it and
+        all before it are complete.
         """
         found: list[list[Hypothesis]] = [[] for _ in sentences]
         lines = [line for line, passage in enumerate(passages) for _ in passage.parts]
@@ -146,14 +156,9 @@ class LineSearch:
 
         given = 0
         progress(missing.count(0))
-        for indices, rows in self._batches([len(each.ids) for each in sentences]):
-            if stop():
-                break
-            batch = [sentences[index] for index in indices]
-            translated = self.search(batch, rows=rows)
-            raise_first(translated)
+        for indices, translated in batches:
             for index, hypotheses in zip(indices, translated, strict=True):
-                found[index] = cast(list[Hypothesis], hypotheses)
+                found[index] = hypotheses
                 missing[lines[index]] -= 1
             progress(sum(not missing[line] for line in {lines[i] for i in indices}))
             while given < len(passages) and not missing[given]:
@@ -162,7 +167,9 @@ class LineSearch:
         # Only blank lines, or what was stopped.
         yield from map(joined, range(given, len(passages)))
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+    def _batches(
+        self, lengths: Sequence[int], workers: int, *, full: bool
+    ) -> Iterator[tuple[list[int], int]]:
         """Group sentences. Many samples of a sentence take the room of as many
         hypotheses, and each device has room for a batch.
         """
@@ -171,44 +178,91 @@ class LineSearch:
             max(1, limit * room // self.n_best)
             for limit in (self.decoding.batch_size, self.decoding.tokens_per_batch)
         )
-        return batch_search.batches(lengths, most, tokens, self.codec.positions)
+        if workers > 1:
+            most, tokens = share(most, tokens, self.models.devices)
+        limit, width = self.codec.positions, batch_search.search_width
+        return batch_search.batches(lengths, most, tokens, limit, width, full=full)
+
+    def _search_batches(
+        self,
+        sentences: Sequence[Sentence],
+        groups: Sequence[tuple[list[int], int]],
+        workers: int,
+        several: bool,
+        stop: Callable[[], bool],
+    ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+        """Yield the indices of each group and their translations, until ``stop``. A
+        narrower program than an earlier one has to repay its compilation.
+        """
+        alone = workers == 1 or not several
+
+        def planned() -> Iterator[tuple[list[int], list[Sentence], Shape]]:
+            for number, (indices, rows) in enumerate(groups):
+                if stop():
+                    return
+                batch = [sentences[index] for index in indices]
+                shape = batch_search.fit(
+                    *(self.models, batch, self.decoding, self.n_best, self._forced),
+                    rows=rows,
+                    waste=4 if len(groups) - number < _REPAID else 1,
+                    kind=(alone, self.shortlist is None),
+                )
+                yield indices, batch, shape
+
+        def run(
+            given: tuple[list[int], list[Sentence], Shape],
+        ) -> tuple[list[int], list[list[Hypothesis]]]:
+            indices, batch, shape = given
+            translated = self.search(batch, shape, alone=alone)
+            raise_first(translated)
+            return indices, cast(list[list[Hypothesis]], translated)
+
+        return in_order(run, planned(), min(workers, max(1, len(groups))))
+
+    @property
+    def _forced(self) -> bool:
+        """Whether the sentences of any batch may have prefixes."""
+        return self.prefixes is not None or bool(self.codec.frame.target_before)
 
     def search(
         self,
         sentences: Sequence[Sentence],
         shape: Shape | None = None,
         *,
-        rows: int = 0,
+        alone: bool = True,
     ) -> list[list[Hypothesis] | LineError]:
         """Translate a batch: the second step of a search.
 
         Args:
             sentences: of :meth:`prepare`, each with tokens.
             shape: that holds them; None: the smallest of few.
-            rows: most rows where there is no shape; 0: those of ``decoding``.
+            alone: as of :func:`~jaxformer.translation.compiled.search`.
 
         Returns:
             The translations of each sentence, or its error: its scores are NaN.
         """
         frame = self.codec.frame
-        rows = shape.rows if shape else rows or self.decoding.batch_size
         found = batch_search.search_batch(
             self.models,
             sentences,
-            dataclasses.replace(self.decoding, batch_size=rows),
+            self.decoding,
             eos_id=frame.end,
             n_best=self.n_best,
             banned=self.banned,
-            forced=self.prefixes is not None or bool(frame.target_before),
+            forced=self._forced,
             given=len(frame.target_before),
             shortlist=self.shortlist,
             shape=shape,
+            run=functools.partial(search, alone=alone),
         )
         places = [each.place[0] for each in sentences]
         errors = find_nan(np.asarray(found.scores), places)
         read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
         if self.layer is not None:
-            read = self._align(sentences, read, rows, shape)
+            rows = shape.rows if shape else self.decoding.batch_size
+            # a shape of a stream leaves those of alignments open
+            fixed = shape if shape and shape.aligned else None
+            read = self._align(sentences, read, rows, fixed)
         return [
             error or [hypothesis for _, hypothesis in each]
             for error, each in zip(errors, read, strict=True)

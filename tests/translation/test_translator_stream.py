@@ -36,11 +36,10 @@ def stub(monkeypatch):
     """
     shapes = []
 
-    def search_batch(models, sentences, decoding, *, n_best, **_):
+    def search_batch(models, sentences, decoding, *, n_best, shape, **_):
         lengths = np.array([[len(each.ids)] * n_best for each in sentences])
         width = lengths.max()
-        shape = decoding.batch_size, batch_search.round_width(width, models.positions)
-        shapes.append((len(sentences), *shape))
+        shapes.append((len(sentences), shape.rows, shape.width))
         tokens = np.zeros((len(sentences), n_best, width), np.int32)
         for row, each in zip(tokens, sentences, strict=True):
             row[:, : len(each.ids)] = each.ids
