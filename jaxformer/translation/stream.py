@@ -41,7 +41,7 @@ Prepared: TypeAlias = tuple[list[Passage], list[Sentence]]
 """Lines, and the sentences that are their parts, in order, blank ones too."""
 
 # Batches that repay the compilation of a narrower program.
-_REPAID = 8
+_REPAID = 64
 
 # A phrase of each kind in an error.
 _NAMES = {"prefixes": "prefix", "required": "required phrase"}
