@@ -24,6 +24,8 @@ os.environ["XLA_FLAGS"] = (
     + os.environ.get("XLA_FLAGS", "")
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Batches are searched one after the other on any number of cores, unless a test asks.
+os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "true"
 
 import jax
 import jaxtyping

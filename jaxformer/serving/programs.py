@@ -125,12 +125,7 @@ def _rows(translator: Translator, models: Models, most: int) -> list[int]:
     decoding, devices = translator.decoding, models.devices
     beam = 1 if decoding.sample else decoding.beam_size
     counts = [4**power for power in range(7) if 4**power < most] + [most]
-    return sorted(
-        {
-            rows_of_batch(count * devices, most * devices, beam, models)
-            for count in counts
-        }
-    )
+    return sorted({rows_of_batch(count * devices, beam, models) for count in counts})
 
 
 def _shape(translator: Translator, kind: SearchKind, rows: int, width: int) -> Shape:

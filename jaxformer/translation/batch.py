@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Search: TypeAlias = Callable[[Models, BatchInput, SearchRules], SearchResult]
 """Searches a batch, as :func:`~jaxformer.translation.compiled.search` does."""
 
+# Sentences of a batch beside others: with more, each takes a core no less time.
+_SIDE_BY_SIDE = 16
+
 # A scalar of jax.numpy runs a program of its own, about 30 µs on a CPU.
 _float32: Any = np.float32
 _int32: Any = np.int32
@@ -103,8 +106,7 @@ def batches(
     tokens: int,
     limit: int,
     round_up: Callable[[int, int], int] | None = None,
-    *,
-    full: bool = False,
+    workers: int = 1,
 ) -> Iterator[tuple[list[int], int]]:
     """Group sentences of similar length, longest first, so that too little memory is
     noticed at once.
@@ -115,7 +117,7 @@ def batches(
         tokens: of a batch, padding included; a single sentence may have more.
         limit: the longest possible sentence.
         round_up: returns the width of a batch; None: :func:`round_width`.
-        full: whether a batch that is the only one has the rows of any other.
+        workers: how many batches are computed at the same time; those are smaller.
 
     Yields:
         The indices of a batch's sentences, and the rows of its shape: the largest power
@@ -123,6 +125,9 @@ def batches(
         the only one has one of few smaller numbers.
     """
     round_up = round_up or round_width
+    if workers > 1:
+        part = min(most, _SIDE_BY_SIDE)
+        most, tokens = part, tokens * part // most
     order = sorted(
         (index for index, length in enumerate(lengths) if length),
         key=lambda index: -lengths[index],
@@ -131,8 +136,8 @@ def batches(
     while start < len(order):
         rows = max(1, tokens // round_up(lengths[order[start]], limit))
         rows = min(most, 1 << (rows.bit_length() - 1))
-        fewer = rows if start or full else min(rows, power_of_four(len(order)))
-        yield order[start : start + rows], fewer
+        few = rows if start else min(rows, power_of_four(len(order)))
+        yield order[start : start + rows], few
         start += rows
 
 
@@ -266,23 +271,15 @@ def make_batch(
     )
 
 
-# Shapes of the searches of this process, by what else determines their programs.
-_searched: dict[Any, set[Shape]] = {}
-
-
 def fit(
     models: Models,
     sentences: Sequence[Sentence],
     decoding: DecodingConfig,
     n_best: int,
     forced: bool,
-    *,
     rows: int = 0,
-    waste: int = 4,
-    kind: Any = None,
 ) -> Shape:
-    """Return the smallest of few shapes that holds sentences, or a larger one of an
-    earlier search, whose program is compiled.
+    """Return the smallest of few shapes that holds sentences.
 
     Args:
         models: that search.
@@ -291,33 +288,17 @@ def fit(
         n_best: translations of each sentence.
         forced: as of :func:`make_batch`.
         rows: of the batch; 0: a power of four.
-        waste: how many times as many tokens of sources an earlier shape may have.
-        kind: what else tells the programs of this search from others'.
     """
     beam_size = n_best if decoding.sample else decoding.beam_size
     rows = rows or min(power_of_four(len(sentences)), decoding.batch_size)
     prefixes = [each.prefixes for each in sentences]
     required = [each.required for each in sentences]
-    least = Shape(
-        rows_of_batch(rows, rows, beam_size, models),
+    return Shape(
+        rows_of_batch(rows, beam_size, models),
         search_width(max(len(each.ids) for each in sentences), models.positions),
         _round_phrases(prefixes, 1, 8) if forced else None,
         _round_phrases(required, 4, 4) if any(required) else None,
     )
-    # The sizes of batches in ``decoding`` limit earlier shapes too.
-    own = _searched.setdefault((models.models, decoding, n_best, kind), set())
-    slots = waste * least.rows * least.width
-    found = [
-        each
-        for each in own
-        if each.rows >= least.rows
-        and each.width >= least.width
-        and each[2:] == least[2:]
-        and each.rows * each.width <= slots
-    ]
-    shape = min(found, key=lambda each: each.rows * each.width, default=least)
-    own.add(shape)
-    return shape
 
 
 def _round_phrases(
@@ -436,13 +417,12 @@ def search_width(longest: int, limit: int) -> int:
     return min(max(32, power_of_two(longest)), limit)
 
 
-def rows_of_batch(
-    sentences: int, batch_size: int, beam_size: int, models: Models
-) -> int:
-    """Return the rows of a batch: equally many on each device, and enough for each."""
-    least = models.devices * -(-models.least_rows // beam_size)
-    rows = max(min(power_of_two(sentences), batch_size), least)
-    return -(-rows // models.devices) * models.devices
+def rows_of_batch(rows: int, beam_size: int, models: Models) -> int:
+    """Return at least so many rows: equally many on each device, and enough for
+    each.
+    """
+    rows = max(-(-rows // models.devices), -(-models.least_rows // beam_size))
+    return rows * models.devices
 
 
 def power_of_four(number: int) -> int:

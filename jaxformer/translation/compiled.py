@@ -21,13 +21,11 @@ from jaxformer.search.scoring import coverage_penalty
 from jaxformer.translation.models import SENTENCES, Models, reduce_vocabulary
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
-_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # Each halving compiles one more loop, which small batches do not repay.
 _HALVINGS, _WORTH_HALVING = 2, 16
-
-# Sentences of a batch beside others: more take a core no less time each.
-_SIDE_BY_SIDE = 16
 
 
 class BatchInput(NamedTuple):
@@ -42,9 +40,6 @@ class BatchInput(NamedTuple):
     allowed: Bool[Array, "B V"] | None = None
     """Which tokens of the shortlist each sentence may contain."""
 
-
-ONE_CORE = {"xla_cpu_multi_thread_eigen": False}
-"""Of XLA: a program of a CPU that keeps one core busy."""
 
 # Fields of a batch, its rules and its constraints whose leading axis is the sentences.
 _SHARDED = {"source", "places", "allowed", "max_lengths", *OF_SENTENCES}
@@ -75,19 +70,6 @@ def count_workers(devices: int) -> int:
     return max(1, cores() // devices)
 
 
-def share(most: int, tokens: int, devices: int) -> tuple[int, int]:
-    """Return the sizes of one of the batches that are computed at the same time from
-    those of a batch alone: sentences, and tokens with padding.
-
-    Args:
-        most: sentences.
-        tokens: with padding.
-        devices: of each batch.
-    """
-    part = min(most, _SIDE_BY_SIDE * devices)
-    return part, max(1, tokens * part // most)
-
-
 def in_order(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[_Result]:
@@ -97,9 +79,9 @@ def in_order(
     Args:
         function: of an item.
         items: read in the thread of the caller.
-        workers: number of threads; 1: that of the caller alone.
+        workers: number of threads; below 2: that of the caller alone.
     """
-    if workers == 1:
+    if workers < 2:
         yield from map(function, items)
         return
     pool, ahead = ThreadPoolExecutor(workers), deque[Future[_Result]]()
@@ -115,7 +97,7 @@ def in_order(
 
 
 def search(
-    models: Models, batch: BatchInput, rules: SearchRules, *, alone: bool = True
+    models: Models, batch: BatchInput, rules: SearchRules, *, beside: bool = False
 ) -> SearchResult:
     """Search the translations of a batch. Each device stops when its own sentences are
     done; nothing is communicated.
@@ -124,10 +106,10 @@ def search(
         models: one, or an ensemble.
         batch: the sentences.
         rules: of the search.
-        alone: whether the program may use all cores; False: one of a CPU's, while
-            others search other batches.
+        beside: whether other batches are searched at the same time: on a CPU the
+            program then keeps to one core.
     """
-    run = _search if alone else _search_on_one_core
+    run = _search_on_one_core if beside else _search
     return run(
         models.models, models.params, models.weights, batch, rules, mesh=models.mesh
     )
@@ -162,7 +144,11 @@ def _search_sharded(
 
 _STATIC: Any = {"static_argnums": 0, "static_argnames": "mesh"}
 _search = jax.jit(_search_sharded, **_STATIC)
-_search_on_one_core = jax.jit(_search_sharded, **_STATIC, compiler_options=ONE_CORE)
+_search_on_one_core = jax.jit(
+    _search_sharded,
+    **_STATIC,
+    compiler_options={"xla_cpu_multi_thread_eigen": False},
+)
 
 
 def search_shard(

@@ -18,7 +18,7 @@ from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import Shape, batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import Codec, find_nan, number_words, raise_first
-from jaxformer.translation.compiled import ONE_CORE, count_workers, in_order, share
+from jaxformer.translation.compiled import count_workers, in_order
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_text
 from jaxformer.translation.results import Alignment, Attention, PairScore
@@ -30,8 +30,7 @@ def align(
     codec: Codec,
     pairs: Sequence[tuple[list[int], list[int]]],
     layer: int,
-    rows: int,
-    shape: Shape | None = None,
+    shape: Shape,
 ) -> list[Alignment]:
     """Return the cross-attention of a layer of the first model, by a forward pass over
     the translations.
@@ -41,19 +40,19 @@ def align(
         codec: of the models.
         pairs: tokens of source and translation.
         layer: of the decoder, counted from 1.
-        rows: pairs of a batch.
-        shape: of the search, whose sizes all batches have; None: of few that hold them.
+        shape: of the search. All batches have its sizes if it says how long aligned
+            translations are; else one of few.
     """
     model, config = models.models[0], models.models[0].config
     found: list[Alignment] = []
-    for start in range(0, len(pairs), rows):
-        part = pairs[start : start + rows]
-        count = rows if shape else min(power_of_two(len(part)), rows)
+    for start in range(0, len(pairs), shape.rows):
+        part = pairs[start : start + shape.rows]
+        count = shape.rows if shape.aligned else power_of_two(len(part))
         sides = []
         for place, ids in enumerate(zip(*part, strict=True)):
             longest = max(map(len, ids))
             width = round_width(longest, config.max_length)
-            if shape:
+            if shape.aligned:
                 widths = shape.aligned if place else (shape.width,)
                 width = next(each for each in widths if each >= longest)
             sides.append(pad(ids, count, width, config.pad_id))
@@ -122,13 +121,10 @@ def score(
     pad_id = models.models[0].config.pad_id
     skip = len(codec.frame.target_before)
     workers = count_workers(models.devices)
-    sizes = decoding.batch_size, decoding.tokens_per_batch
-    if workers > 1:
-        sizes = share(*sizes, models.devices)
-    groups = [*batches(longest, *sizes, codec.positions)]
+    sizes = decoding.batch_size, decoding.tokens_per_batch, codec.positions
+    groups = [*batches(longest, *sizes, workers=workers)]
     if shape:
         groups = [([*range(len(pairs))], shape.rows)]
-    alone = workers == 1 or len(groups) < 2
 
     def run(group: tuple[list[int], int]) -> tuple[list[int], np.ndarray]:
         indices, rows = group
@@ -138,13 +134,12 @@ def score(
             pad([side[i] for i in indices], rows, width, pad_id)
             for side in (sources, targets)
         )
-        score = _score if alone else _score_on_one_core
         given = models.models, models.params, models.weights
-        totals = np.asarray(score(*given, *both, skip))
+        totals = np.asarray(_score(*given, *both, skip))
         raise_first(find_nan(totals, indices))
         return indices, totals
 
-    for indices, totals in in_order(run, groups, min(workers, max(1, len(groups)))):
+    for indices, totals in in_order(run, groups, min(workers, len(groups))):
         for row, index in enumerate(indices):
             results[index] = PairScore(float(totals[row]), len(targets[index]) - skip)
     return results
@@ -246,7 +241,8 @@ def _stack(layers: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(layers) if layers else np.zeros((0, 0, 0, 0), np.float32)
 
 
-def _score_pairs(
+@functools.partial(jax.jit, static_argnums=(0, 5))
+def _score(
     models: tuple[EncoderDecoder, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
@@ -263,11 +259,6 @@ def _score_pairs(
     chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
     counted = jnp.where(target != models[0].config.pad_id, chosen, 0.0)
     return counted[:, skip:].sum(axis=-1)
-
-
-_STATIC: Any = {"static_argnums": (0, 5)}
-_score = jax.jit(_score_pairs, **_STATIC)
-_score_on_one_core = jax.jit(_score_pairs, **_STATIC, compiler_options=ONE_CORE)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6))

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from jaxformer.translation.codec import (
     line_error,
     raise_first,
 )
-from jaxformer.translation.compiled import count_workers, in_order, search, share
+from jaxformer.translation.compiled import count_workers, in_order, search
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import (
     Prefixes,
@@ -40,8 +42,12 @@ if TYPE_CHECKING:
 Prepared: TypeAlias = tuple[list[Passage], list[Sentence]]
 """Lines, and the sentences that are their parts, in order, blank ones too."""
 
-# Batches that repay the compilation of a narrower program.
-_REPAID = 64
+# Shapes that this process has searched in, by what else determines their programs.
+_searched: dict[Any, set[Shape]] = {}
+
+# How many times as large a shape of before may be, and how many batches repay the
+# compilation of a smaller one anyway.
+_WASTE, _REPAID = 4, 64
 
 # A phrase of each kind in an error.
 _NAMES = {"prefixes": "prefix", "required": "required phrase"}
@@ -99,7 +105,6 @@ class LineSearch:
             pause: see :meth:`Translator.stream`.
         """
         limit, cut, whole = self.codec.longest, 0, 0
-        workers, several = count_workers(self.models.devices), False
         lines = number_lines(texts, self.prefixes, self.required)
         for window in windows(lines, self.window, pause):
             passages, sentences = self.prepare(window)
@@ -107,11 +112,7 @@ class LineSearch:
                 is_whole = max(map(len, each.parts)) > limit
                 whole += each.longest > limit and is_whole
                 cut += each.longest > limit and not is_whole
-            lengths = [len(each.ids) for each in sentences]
-            groups = [*self._batches(lengths, workers, full=several)]
-            several |= len(groups) > max(1, workers // 2)
-            found = self._search_batches(sentences, groups, workers, several, stop)
-            yield from self._translate(passages, sentences, found, progress)
+            yield from self._translate(passages, sentences, stop, progress)
         if cut or whole:
             notice(LongSources(limit, cut=cut, whole=whole))
 
@@ -138,10 +139,10 @@ class LineSearch:
         self,
         passages: Sequence[Passage],
         sentences: Sequence[Sentence],
-        batches: Iterable[tuple[list[int], list[list[Hypothesis]]]],
+        stop: Callable[[], bool],
         progress: Callable[[int], None],
     ) -> Iterator[list[Hypothesis]]:
-        """Read what batches found, each with its indices; yield each line when it and
+        """Translate batch by batch, or several at a time; yield each line when it and
         all before it are complete.
         """
         found: list[list[Hypothesis]] = [[] for _ in sentences]
@@ -154,11 +155,23 @@ class LineSearch:
             parts = [found[index] for index in own if sentences[index].ids]
             return self.join(passages[line], parts)
 
+        workers = count_workers(self.models.devices)
+        plan = self._plan(sentences, workers)
+        workers = min(workers, len(plan))
+
+        def run(planned: tuple[list[int], Shape]) -> list[list[Hypothesis] | LineError]:
+            batch = [sentences[index] for index in planned[0]]
+            translated = self.search(batch, planned[1], beside=workers > 1)
+            raise_first(translated)
+            return translated
+
         given = 0
         progress(missing.count(0))
-        for indices, translated in batches:
+        todo = itertools.takewhile(lambda _: not stop(), plan)
+        done = in_order(run, todo, workers)
+        for (indices, _), translated in zip(plan, done, strict=False):
             for index, hypotheses in zip(indices, translated, strict=True):
-                found[index] = hypotheses
+                found[index] = cast(list[Hypothesis], hypotheses)
                 missing[lines[index]] -= 1
             progress(sum(not missing[line] for line in {lines[i] for i in indices}))
             while given < len(passages) and not missing[given]:
@@ -167,57 +180,43 @@ class LineSearch:
         # Only blank lines, or what was stopped.
         yield from map(joined, range(given, len(passages)))
 
-    def _batches(
-        self, lengths: Sequence[int], workers: int, *, full: bool
-    ) -> Iterator[tuple[list[int], int]]:
-        """Group sentences. Many samples of a sentence take the room of as many
-        hypotheses, and each device has room for a batch.
+    def _plan(
+        self, sentences: Sequence[Sentence], workers: int
+    ) -> list[tuple[list[int], Shape]]:
+        """Group sentences, each group with its shape. A larger shape of before, whose
+        program is compiled, takes the place of one that too few batches would have.
+
+        Many samples of a sentence take the room of as many hypotheses, and each device
+        has room for a batch.
         """
         room = min(self.decoding.beam_size, self.n_best) * self.models.devices
         most, tokens = (
             max(1, limit * room // self.n_best)
             for limit in (self.decoding.batch_size, self.decoding.tokens_per_batch)
         )
-        if workers > 1:
-            most, tokens = share(most, tokens, self.models.devices)
-        limit, width = self.codec.positions, batch_search.search_width
-        return batch_search.batches(lengths, most, tokens, limit, width, full=full)
-
-    def _search_batches(
-        self,
-        sentences: Sequence[Sentence],
-        groups: Sequence[tuple[list[int], int]],
-        workers: int,
-        several: bool,
-        stop: Callable[[], bool],
-    ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-        """Yield the indices of each group and their translations, until ``stop``. A
-        narrower program than an earlier one has to repay its compilation.
-        """
-        alone = workers == 1 or not several
-
-        def planned() -> Iterator[tuple[list[int], list[Sentence], Shape]]:
-            for number, (indices, rows) in enumerate(groups):
-                if stop():
-                    return
-                batch = [sentences[index] for index in indices]
-                shape = batch_search.fit(
-                    *(self.models, batch, self.decoding, self.n_best, self._forced),
-                    rows=rows,
-                    waste=4 if len(groups) - number < _REPAID else 1,
-                    kind=(alone, self.shortlist is None),
-                )
-                yield indices, batch, shape
-
-        def run(
-            given: tuple[list[int], list[Sentence], Shape],
-        ) -> tuple[list[int], list[list[Hypothesis]]]:
-            indices, batch, shape = given
-            translated = self.search(batch, shape, alone=alone)
-            raise_first(translated)
-            return indices, cast(list[list[Hypothesis]], translated)
-
-        return in_order(run, planned(), min(workers, max(1, len(groups))))
+        lengths, limit = [len(each.ids) for each in sentences], self.codec.positions
+        width = batch_search.search_width
+        groups = [*batch_search.batches(lengths, most, tokens, limit, width, workers)]
+        plan = []
+        for indices, rows in groups:
+            batch = [sentences[index] for index in indices]
+            how = self.decoding, self.n_best, self._forced, rows
+            least = batch_search.fit(self.models, batch, *how)
+            key = self.models.models, *how[:2], workers > 1 < len(groups), least[2:]
+            known = _searched.setdefault(key, set())
+            few = len(groups) - len(plan) < _REPAID
+            most = math.prod(least[:2]) * (_WASTE if few else 1)
+            found = [
+                each
+                for each in known
+                if each.rows >= least.rows
+                and each.width >= least.width
+                and math.prod(each[:2]) <= most
+            ]
+            shape = min(found, key=lambda each: math.prod(each[:2]), default=least)
+            known.add(shape)
+            plan.append((indices, shape))
+        return plan
 
     @property
     def _forced(self) -> bool:
@@ -227,16 +226,16 @@ class LineSearch:
     def search(
         self,
         sentences: Sequence[Sentence],
-        shape: Shape | None = None,
+        shape: Shape,
         *,
-        alone: bool = True,
+        beside: bool = False,
     ) -> list[list[Hypothesis] | LineError]:
         """Translate a batch: the second step of a search.
 
         Args:
             sentences: of :meth:`prepare`, each with tokens.
-            shape: that holds them; None: the smallest of few.
-            alone: as of :func:`~jaxformer.translation.compiled.search`.
+            shape: that holds them.
+            beside: as of :func:`~jaxformer.translation.compiled.search`.
 
         Returns:
             The translations of each sentence, or its error: its scores are NaN.
@@ -253,16 +252,13 @@ class LineSearch:
             given=len(frame.target_before),
             shortlist=self.shortlist,
             shape=shape,
-            run=functools.partial(search, alone=alone),
+            run=functools.partial(search, beside=beside),
         )
         places = [each.place[0] for each in sentences]
         errors = find_nan(np.asarray(found.scores), places)
         read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
         if self.layer is not None:
-            rows = shape.rows if shape else self.decoding.batch_size
-            # a shape of a stream leaves those of alignments open
-            fixed = shape if shape and shape.aligned else None
-            read = self._align(sentences, read, rows, fixed)
+            read = self._align(sentences, read, shape)
         return [
             error or [hypothesis for _, hypothesis in each]
             for error, each in zip(errors, read, strict=True)
@@ -272,8 +268,7 @@ class LineSearch:
         self,
         sentences: Sequence[Sentence],
         read: list[list[tuple[list[int], Hypothesis]]],
-        rows: int,
-        shape: Shape | None,
+        shape: Shape,
     ) -> list[list[tuple[list[int], Hypothesis]]]:
         """Add their alignments to the translations of sentences."""
         from jaxformer.translation.pairs import align
@@ -288,7 +283,7 @@ class LineSearch:
             for ids, _ in each[:count]
         ]
         layer = cast(int, self.layer)
-        found = iter(align(self.aligner, self.codec, pairs, layer, rows, shape))
+        found = iter(align(self.aligner, self.codec, pairs, layer, shape))
         return [
             [
                 (ids, dataclasses.replace(one, alignment=next(found)))
@@ -304,7 +299,7 @@ class LineSearch:
         end = self.codec.frame.end
         for width in shape.aligned:
             sentence, found = Sentence([end], 0, (0, 0)), ([end] * width, nothing())
-            self._align([sentence], [[found]], shape.rows, shape)
+            self._align([sentence], [[found]], shape)
 
     def join(
         self, passage: Passage, parts: Sequence[list[Hypothesis]]
