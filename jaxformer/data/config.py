@@ -131,10 +131,10 @@ class DataConfig(Cleaning):
     # bytes and nothing is lost, for 256 pieces. Good for large corpora, whose text has
     # thousands of stray characters.
     byte_fallback: bool = key(False, changes="tokens")
-    # How a vocabulary of SentencePiece that is trained here rewrites text: "nmt_nfkc",
-    # "nfkc", "nmt_nfkc_cf", "nfc", "identity" or a file of SentencePiece's form. An
+    # How a vocabulary of SentencePiece that is trained here rewrites text: "identity",
+    # "nfc", "nfkc", "nmt_nfkc", "nmt_nfkc_cf" or a file of SentencePiece's form. An
     # existing vocabulary keeps its own rules.
-    normalization: str = key("nmt_nfkc", changes="tokens")
+    normalization: str = key("identity", changes="tokens")
 
     # Add a tag for each target language (`<2de>`) to the vocabulary, and begin every
     # source sentence with its target's: one model then serves several languages.

@@ -21,10 +21,9 @@ _FEW = 8  # texts that are encoded sooner than threads begin
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model, built from the bytes of its file.
 
-    The model normalises text first, by ``nmt_nfkc`` if it was trained here: Unicode
-    NFKC, control characters become spaces or are removed, white space collapses. So
-    ``decode(encode(text))`` is the normalised text: never score a translation against
-    decoded references.
+    The model normalises text first, by ``data.normalization`` if it was trained here;
+    white space collapses. So ``decode(encode(text))`` is the normalised text: never
+    score a translation against decoded references.
 
     Raises:
         InputError: the bytes are no SentencePiece model, or it lacks padding, beginning

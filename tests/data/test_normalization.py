@@ -129,7 +129,7 @@ class TestConfiguration:
                 == (pairs[0][side == "target"])
             )
 
-    def test_a_run_or_folder_without_the_key_had_nmt_nfkc(self, tmp_path, monkeypatch):
+    def test_a_run_or_folder_without_the_key_had_nmt_nfkc(self, tmp_path):
         """Whatever the default is."""
         prepare(config_of(), tmp_path / "folder")
         manifest = json.loads((tmp_path / "folder/manifest.json").read_text())
@@ -140,7 +140,6 @@ class TestConfiguration:
         record = json.loads(saved.read_text())
         del record["data"]["normalization"]
         saved.write_text(json.dumps(record))
-        monkeypatch.setattr(DataConfig, "normalization", "identity")
         assert configuration.load(saved).data.normalization == "nmt_nfkc"
         request = Manifest.load(tmp_path / "folder").request
         assert request["normalization"] == "nmt_nfkc"
