@@ -22,7 +22,7 @@ from jaxformer.errors import InputError
 
 LINES = [pair.source for pair in load("bundled:en-de/valid", "en", "de")]
 ROBERTA = Template(source=("{bos}", "{text}", "{eos}", "{eos}", "{text2}", "{eos}"))
-WORDS = ["open", "the", "file", "editor", "settings", "\u200b", "x"]
+WORDS = ["open", "the", "file", "editor", "settings", "\x01", "x"]
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def rows(side):
 def test_texts_end_and_are_one_sided():
     """A text without a token makes no example; nothing is cut."""
     text = vocabulary()
-    found = encode("text", [(line, line) for line in ["a b", "\u200b", LINES[0] * 9]])
+    found = encode("text", [(line, line) for line in ["a b", "\x01", LINES[0] * 9]])
     assert found.pairs.source is found.pairs.target
     assert [*found.pairs.sides] == ["target"]
     assert rows(found.pairs.target)[0] == [*text.encode("a b"), text.eos_id]
@@ -75,7 +75,7 @@ def test_labels_and_numbers():
     text = vocabulary()
     labels = LabelVocabulary.from_labels(["pos", "neg"])
     found = encode(
-        "labelled", [("a b", "neg"), ("\u200b", "pos"), ("c", "pos")], labels
+        "labelled", [("a b", "neg"), ("\x01", "pos"), ("c", "pos")], labels
     )
     assert rows(found.pairs.source)[0] == [
         text.bos_id,
@@ -142,7 +142,7 @@ def test_tags_are_at_the_first_piece_of_a_word(words):
     pieces = [source[a:b] for a, b in zip(starts, [*starts[1:], -1], strict=True)]
     for word, ids in zip(words, pieces, strict=True):
         assert ids == (text.encode(word) or [text.unk_id])
-    if "\u200b" not in words:
+    if "\x01" not in words:
         assert source[1:-1] == text.encode(pair[0])
     cut = encode("tagged", [pair], labels, max_length=8)
     assert rows(cut.pairs.target)[0] == [*target[:-1][:7], labels.pad_id]
@@ -235,12 +235,12 @@ def test_validation_of_text():
     with pytest.raises(InputError, match=r"text \d+ has \d+ tokens .* set data.window"):
         encode_validation(pairs, both, config, 16)
     with pytest.raises(InputError, match="none of its texts has a token"):
-        encode_validation([Pair("\u200b", "\u200b")], both, config, 16)
+        encode_validation([Pair("\x01", "\x01")], both, config, 16)
 
 
 def test_what_is_dropped_and_cut_is_counted():
     """Texts without a token and long ones are dropped, labelled ones are cut."""
-    texts = ["a b", "\u200b", " ".join(LINES[:9])]
+    texts = ["a b", "\x01", " ".join(LINES[:9])]
     config = DataConfig(kind="text", max_length=24)
     piece = Tokenizer(vocabularies(template=None), config, ("", ""))(
         [Pair(text, text) for text in texts]

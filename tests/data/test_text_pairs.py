@@ -112,7 +112,7 @@ def test_half_are_drawn_for_each_epoch():
 def test_lines_without_a_token_are_left_out():
     lines = [pair.source for pair in load("bundled:en-de/valid", "en", "de")]
     vocabulary = Vocabulary.train(lines, 400, mask=True)
-    texts = [f"\n{lines[0]}\n\u200b\n{lines[1]}", "\u200b", lines[2]]
+    texts = [f"\n{lines[0]}\n\x01\n{lines[1]}", "\x01", lines[2]]
     found, origins = encode_lines([Pair(text, text) for text in texts], vocabulary)
     one, *others = (vocabulary.encode(line) for line in lines[:3])
     bos = vocabulary.bos_id
