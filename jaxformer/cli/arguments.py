@@ -69,20 +69,25 @@ def named(form: str) -> Callable[[str], tuple[str, str]]:
 
 
 def add_options(
-    add: Callable[..., object],
-    *rows: tuple[str, Callable[[str], Any], str, str],
+    parser: argparse._ActionsContainer,
+    *rows: tuple[Any, ...],
     repeated: bool = False,
 ) -> None:
-    """Declare options by ``add_argument`` of a parser or a group.
+    """Declare options of a parser or a group.
 
     Args:
-        add: the method.
-        *rows: name, type, metavar and help text of each option.
+        parser: that gets them.
+        *rows: name, type, metavar and help text of each option, and its default if it
+            has one.
         repeated: whether each may be given several times; its value is a list.
     """
     more = {"action": "append", "default": []} if repeated else {}
-    for name, kind, metavar, meaning in rows:
-        add(f"--{name}", type=kind, metavar=metavar, help=meaning, **more)
+    for name, kind, metavar, meaning, *default in rows:
+        if default:
+            more, meaning = {"default": default[0]}, f"{meaning} (default {default[0]})"
+        parser.add_argument(
+            f"--{name}", type=kind, metavar=metavar, help=meaning, **more
+        )
 
 
 def add_workdir(
@@ -97,7 +102,7 @@ def add_workdir(
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare where to write, and in which form."""
     where = "where to write (default: standard output)"
-    add_options(parser.add_argument, ("output", text_file, "FILE", where))
+    add_options(parser, ("output", text_file, "FILE", where))
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="default: text"
     )
@@ -150,10 +155,8 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
     )
     weight = "weight of each model, that of --workdir first (default: all equal)"
     row = ("ensemble", str, "DIR[@WHICH]", together)
-    add_options(parser.add_argument, row, repeated=True)
-    add_options(
-        parser.add_argument, ("ensemble_weights", numbers(float), "W,W", weight)
-    )
+    add_options(parser, row, repeated=True)
+    add_options(parser, ("ensemble_weights", numbers(float), "W,W", weight))
 
 
 _OF_SOURCES = {

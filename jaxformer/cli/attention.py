@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence")
     add_options(
-        parser.add_argument,
+        parser,
         ("target", str, "SENTENCE", "its translation (default: the model's own)"),
         ("output", Path, "DIR", "where to write (default: attention/ in the run)"),
     )

@@ -44,13 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_workdir(parser)
     which = parser.add_mutually_exclusive_group()
     add_options(
-        which.add_argument,
+        which,
         ("last", number(1), "N", f"average the last N checkpoints (default {_LAST})"),
         ("best", number(1), "N", "average the N checkpoints with the best scores"),
         ("steps", numbers(int), "A,B,...", "average the checkpoints of these steps"),
     )
     name = "name of the average (default: what is averaged, as last-5)"
-    add_options(parser.add_argument, ("name", str, "NAME", name))
+    add_options(parser, ("name", str, "NAME", name))
 
 
 @phase("averaging")

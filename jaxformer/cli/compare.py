@@ -46,13 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the baseline, then others",
     )
     human = ("reference", Path, "FILE", "a human translation; again for more")
-    add_options(parser.add_argument, human, repeated=True)
+    add_options(parser, human, repeated=True)
     add_metrics(parser)
     shared = "which result of the runs (default: the only one they share)"
     code = "of files, for the tokenizers of BLEU"
     words = "text to count words in (default: the references)"
     add_options(
-        parser.add_argument,
+        parser,
         ("source", Path, "FILE", "the text that was translated"),
         ("dataset", str, "NAME", shared),
         ("language", str, "CODE", code),
@@ -71,14 +71,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("seed", "of both tests"),
         ("examples", "sentences of each kind"),
     ):
-        default = getattr(ComparisonConfig, name)
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            metavar="N",
-            help=f"{meaning} (default {default})",
-        )
+        row = (name, int, "N", meaning, getattr(ComparisonConfig, name))
+        add_options(parser, row)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of tables"
     )

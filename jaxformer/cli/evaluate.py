@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxformer.cli.arguments import (
@@ -78,24 +77,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_ensemble(parser)
     source = "text to translate, with --reference, instead of --dataset"
     add_options(
-        parser.add_argument,
+        parser,
         ("dataset", str, "NAME", "what to translate (default: the run's data.test)"),
         ("source", str, "FILE", source),
     )
     human = ("reference", str, "FILE", "its human translation; may be repeated")
-    add_options(parser.add_argument, human, repeated=True)
+    add_options(parser, human, repeated=True)
     add_metrics(parser)
     add_search(parser)
     stride = (
         "tokens from a window of a language model to the next (default: no overlap)"
     )
-    add_options(parser.add_argument, ("stride", number(1), "N", stride))
+    add_options(parser, ("stride", number(1), "N", stride))
     add_format(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate."""
     check_text(options)
+    records.read_results(options.workdir)  # a damaged file is found before the work
     config = configuration.load(options.workdir / "config.json")
     if options.source is None and options.dataset is None:
         _check_own_set(options, config)
@@ -131,7 +131,6 @@ def run(options: argparse.Namespace) -> None:
         references=[pair.target for pair in pairs],
         notice=say,
     )
-    kept = _is_kept(options.workdir)
     translator = load_translator(options, wanted or language, source)
     with (
         name_lines(source=options.source or name_sources(name, data)),
@@ -147,42 +146,21 @@ def run(options: argparse.Namespace) -> None:
             progress=advance,
             notice=lambda long: warn(long.describe()),
         )
-    _finish(options, kept, record, hypotheses)
-
-
-def _is_kept(run: Path) -> bool:
-    """Return whether a result can be kept in the run.
-
-    Raises:
-        InputError: results.json is damaged.
-    """
-    records.read_results(run)
-    try:
-        check_writable(run)
-    except InputError as error:
-        _warn(error)
-        return False
-    return True
-
-
-def _warn(error: InputError) -> None:
-    """Say why a result is not kept."""
-    warn(f"{error}; the result is printed and not kept")
+    _finish(options, record, hypotheses)
 
 
 def _finish(
     options: argparse.Namespace,
-    kept: bool,
     record: dict[str, Any],
     texts: Sequence[str] | None,
 ) -> None:
     """Write a result into the run where it can be kept, and print it."""
-    if kept:
-        variant = _variant(options)
-        try:
-            records.write_result(options.workdir, record, texts, variant=variant)
-        except InputError as error:  # such as a bucket that may only be read
-            _warn(error)
+    variant = _variant(options)
+    try:
+        check_writable(options.workdir)
+        records.write_result(options.workdir, record, texts, variant=variant)
+    except InputError as error:  # such as a bucket that may only be read
+        warn(f"{error}; the result is printed and not kept")
     write_result(record, options.format)
 
 
@@ -212,7 +190,6 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
             f"{name_flag(needless[0])} is for translations, and {options.workdir} has"
             f" training.objective={objective}: leave it out"
         )
-    kept = _is_kept(options.workdir)
     record, predictions = texts.evaluate(
         options.workdir,
         options.dataset,
@@ -220,7 +197,7 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
         stride=options.stride,
         notice=lambda cut: warn(f"{cut} texts were cut, as in training"),
     )
-    _finish(options, kept, record, predictions)
+    _finish(options, record, predictions)
 
 
 _OF_TRANSLATION = (

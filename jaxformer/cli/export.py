@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format", required=True, choices=export.PRECISIONS, help="the other system"
     )
     beam = "hypotheses of the search; 1 is greedy search (default: that of the run)"
-    add_options(parser.add_argument, ("beam_size", number(1, MOST_BEAM), "W", beam))
+    add_options(parser, ("beam_size", number(1, MOST_BEAM), "W", beam))
     parser.add_argument(
         "--precision",
         choices=(*get_args(Precision), "float16"),

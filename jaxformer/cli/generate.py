@@ -49,19 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument("prompt", nargs="?", help="a text to continue")
     add_options(
-        parser.add_argument,
+        parser,
         ("input", text_file, "FILE", "prompts, one a line (default: standard input)"),
         ("max_tokens", number(1), "N", f"most added tokens (default {ADDED_TOKENS})"),
     )
     ends = ("stop", str, "TEXT", "ends a continuation; may be repeated")
-    add_options(parser.add_argument, ends, repeated=True)
-    parser.add_argument(
-        "--n_best",
-        type=number(1, MOST_BEAM),
-        default=1,
-        metavar="N",
-        help="continuations of each prompt (default 1)",
-    )
+    add_options(parser, ends, repeated=True)
+    several = ("n_best", number(1, MOST_BEAM), "N", "continuations of each prompt", 1)
+    add_options(parser, several)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
     add_options(
-        what.add_argument,
+        what,
         ("workdir", run_directory, "DIR", "directory of a run"),
         ("config", str, "FILE", config_file.HELP),
     )

@@ -46,16 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_checkpoint(parser)
     add_options(
-        parser.add_argument,
+        parser,
         ("input", text_file, "FILE", "texts, one a line (default: standard input)"),
         ("output", text_file, "FILE", "where to write (default: standard output)"),
-    )
-    parser.add_argument(
-        "--top",
-        type=number(1),
-        default=5,
-        metavar="N",
-        help="words for a mask (default 5)",
+        ("top", number(1), "N", "words for a mask", 5),
     )
     parser.add_argument(
         "--precision",

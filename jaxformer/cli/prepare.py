@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--output", required=True, type=Path, metavar="DIR", help="folder to make"
     )
     known = "folder of vocabularies to use (default: train them on the text)"
-    add_options(parser.add_argument, ("vocabulary", Path, "DIR", known))
+    add_options(parser, ("vocabulary", Path, "DIR", known))
     parser.add_argument(
         "--report",
         action="store_true",

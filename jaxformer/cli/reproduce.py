@@ -53,18 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "peak of all devices together (default: the published one of the devices here,"
         " where it is known)"
     )
+    share = "share of the peak that training gets, that of the base model on one H200"
     add_options(
-        parser.add_argument,
+        parser,
         ("output", text_file, "FILE", "where to write (default: standard output)"),
         ("flops_per_second", float, "N", speed),
-    )
-    parser.add_argument(
-        "--utilisation",
-        type=float,
-        default=UTILISATION,
-        metavar="X",
-        help=f"share of the peak that training gets (default {UTILISATION}: that of the"
-        " base model on one H200)",
+        ("utilisation", float, "X", share, UTILISATION),
     )
 
 

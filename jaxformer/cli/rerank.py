@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reads_back = "a run that translates back, and which checkpoint"
     into = "what it translates into (default: the language of the sources)"
     add_options(
-        parser.add_argument,
+        parser,
         ("reverse", str, "DIR[@WHICH]", reads_back),
         ("reverse_language", str, "CODE", into),
         ("language_model", str, "DIR[@WHICH]", 'a run whose sources were all "."'),
@@ -75,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("tune", Path, "FILE", "find the weights that suit these references"),
     )
     add_options(
-        parser.add_argument,
+        parser,
         ("scores", named("NAME=FILE"), "NAME=FILE", "further scores; may be repeated"),
         ("weight", named("NAME=X"), "NAME=X", "of a score; may be repeated"),
         repeated=True,

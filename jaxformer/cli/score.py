@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_ensemble(parser)
     source = "source text (a language model has none)"
-    add_options(parser.add_argument, ("source", Path, "FILE", source))
+    add_options(parser, ("source", Path, "FILE", source))
     parser.add_argument(
         "--target",
         required=True,

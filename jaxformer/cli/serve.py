@@ -39,8 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     run = "directory of a trained run; may be repeated, once for each pair of languages"
     which = "of each run: best (default), latest, a step, average or average/NAME"
-    add_options(add, ("workdir", run_directory, "DIR", run), repeated=True)
-    add_options(add, ("checkpoint", str, "WHICH", which))
+    add_options(parser, ("workdir", run_directory, "DIR", run), repeated=True)
+    add_options(parser, ("checkpoint", str, "WHICH", which))
     add_keys(parser, Site)
     to = "what to translate into, for a run of several languages; may be repeated"
     read = "what to translate from, for an imported model whose input names it"
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " translation; of several pairs, once for each, as en-de:FILE"
     )
     add_options(
-        add,
+        parser,
         ("cors", str, "ORIGIN", "whose pages may read answers, or *; may be repeated"),
         ("allowed_host", str, "NAME", "a name that clients may use; may be repeated"),
         ("glossary", str, "[PAIR:]FILE", terms),

@@ -52,23 +52,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_workdir(parser)
     add_options(
-        parser.add_argument,
+        parser,
         ("dataset", str, "NAME", "text to learn from (default: the run's data.train)"),
         ("source", str, "FILE", "source text, with --reference, instead of --dataset"),
         ("reference", str, "FILE", "its human translation"),
     )
     add_languages(parser)
-    for name, meaning in (
-        ("first", "most frequent target tokens"),
-        ("best", "tokens for each source token"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=number(1, 10_000),
-            default=50,
-            metavar="N",
-            help=f"{meaning} (default 50)",
-        )
+    add_options(
+        parser,
+        ("first", number(1, 10_000), "N", "most frequent target tokens", 50),
+        ("best", number(1, 10_000), "N", "tokens for each source token", 50),
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = f"{EXAMPLE}\n{config_file.list_keys()}"
     told = f"{config_file.HELP} (default: that of the run in --workdir)"
-    add_options(parser.add_argument, ("config", str, "FILE", told))
+    add_options(parser, ("config", str, "FILE", told))
     add_workdir(parser, "directory of the run")
     hosts = parser.add_argument_group("several hosts")
     hosts.add_argument(
@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     wait = "how long to wait until all processes are there (default: 300)"
     add_options(
-        hosts.add_argument,
+        hosts,
         ("coordinator", str, "HOST:PORT", "the first process, as the others reach it"),
         ("num_processes", number(1), "N", "how many processes train together"),
         ("process_id", number(0), "I", "which of them this is, counted from 0"),

@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_workdir(parser)
     given = ("input", text_file, "FILE", "text to translate (default: standard input)")
-    add_options(parser.add_argument, given)
+    add_options(parser, given)
     add_output(parser)
     add_which(parser)
     add_languages(parser)
@@ -111,23 +111,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " before it reads the next"
     )
     add_options(
-        parser.add_argument,
+        parser,
         ("prefix", Path, "FILE", begin),
         ("require", Path, "FILE", contain),
         ("alignment_layer", number(1), "N", layer),
         ("window", number(1), "N", most),
     )
     banned = ("ban", str, "TEXT", "a word or phrase that never occurs; may be repeated")
-    add_options(parser.add_argument, banned, repeated=True)
+    add_options(parser, banned, repeated=True)
     cut = "cut every line into its sentences, translate each, and join them again"
     parser.add_argument("--paragraphs", action="store_true", help=cut)
-    parser.add_argument(
-        "--n_best",
-        type=number(1, MOST_BEAM),
-        default=1,
-        metavar="N",
-        help="translations of each sentence (default 1)",
-    )
+    several = ("n_best", number(1, MOST_BEAM), "N", "translations of each sentence", 1)
+    add_options(parser, several)
     like = "of the --n_best translations print the one most like the others, by chrF"
     parser.add_argument("--mbr", action="store_true", help=like)
     once = "of translations with the same text print only the best"

@@ -39,7 +39,6 @@ class LabelledBracketing:
     Attributes:
         key: its name in options and records.
         higher_is_better: always.
-        digits: decimals that a record keeps.
 
     References:
         Black et al., "A Procedure for Quantitatively Comparing the Syntactic Coverage
@@ -49,7 +48,6 @@ class LabelledBracketing:
 
     key: str = "f1"
     higher_is_better: bool = True
-    digits: int = 2
 
     def prepare(self, references: int) -> None:
         """Check the number of references.

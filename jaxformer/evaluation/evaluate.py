@@ -87,7 +87,7 @@ def evaluate(
     scores: dict[str, Any] = {}
     for metric in metrics:
         result = score(metric, hypotheses, *references, sources=sources)
-        scores[metric.key] = round(result.value, metric.digits)
+        scores[metric.key] = round(result.value, 2)
         scores[f"{metric.key}_signature"] = result.signature
     versions = {
         package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")

@@ -70,15 +70,9 @@ def pearson(predicted: Sequence[float], true: Sequence[float]) -> float:
 
 def spearman(predicted: Sequence[float], true: Sequence[float]) -> float:
     """Return the correlation of the ranks; equal values share their mean rank."""
-    return pearson(_ranks(predicted), _ranks(true))
+    from scipy.stats import rankdata  # JAX brings it
 
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    _, places, counts = np.unique(
-        np.asarray(values, float), return_inverse=True, return_counts=True
-    )
-    last = np.cumsum(counts)
-    return ((last - counts + 1 + last) / 2)[places.reshape(-1)].tolist()
+    return pearson(rankdata(predicted).tolist(), rankdata(true).tolist())
 
 
 def entity_scores(

@@ -43,14 +43,12 @@ class SacreMetric:
         kind: sacreBLEU's class.
         options: arguments of that class, where they are not its defaults.
         higher_is_better: False for an error rate.
-        digits: decimals that a record keeps.
     """
 
     key: str
     kind: Literal["BLEU", "CHRF", "TER"]
     options: Options
     higher_is_better: bool = True
-    digits: int = 2
 
     def prepare(self, references: int) -> None:
         """Load sacreBLEU.

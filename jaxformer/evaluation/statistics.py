@@ -59,11 +59,6 @@ class Metric(Protocol):
         """Return False for an error rate."""
         ...
 
-    @property
-    def digits(self) -> int:
-        """Return the decimals that a record keeps."""
-        ...
-
     def prepare(self, references: int) -> None:
         """Load packages and check the number of references, before translating."""
         ...

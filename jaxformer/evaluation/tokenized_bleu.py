@@ -61,7 +61,6 @@ class TokenizedBleu:
             text that is already tokenised.
         compounds: whether words are split at hyphens on both sides.
         higher_is_better: always.
-        digits: decimals that a record keeps.
 
     References:
         Vaswani et al., "Attention Is All You Need", 2017, section 6.1; Luong et al.,
@@ -71,7 +70,6 @@ class TokenizedBleu:
     language: str | None
     compounds: bool
     higher_is_better: bool = True
-    digits: int = 2
 
     @property
     def key(self) -> str:

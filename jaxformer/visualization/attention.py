@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.errors import InputError, require
+from jaxformer.errors import require
 from jaxformer.files import open_whole
 from jaxformer.visualization import style
 from jaxformer.visualization.page import write_page
@@ -45,10 +45,6 @@ class AttentionMaps:
         encoder: float ``[layers, heads, S, S]``, encoder self-attention.
         decoder: float ``[layers, heads, T, T]``, decoder self-attention.
         cross: float ``[layers, heads, T, S]``, attention of the target to the source.
-
-    Raises:
-        InputError: the shape of an array does not fit the tokens, or a weight is
-            outside 0 to 1.
     """
 
     source_tokens: Sequence[str]
@@ -57,10 +53,6 @@ class AttentionMaps:
     encoder: np.ndarray
     decoder: np.ndarray
     cross: np.ndarray
-
-    def __post_init__(self) -> None:
-        for kind in _kinds(self):
-            _check(kind)
 
 
 class _Kind(NamedTuple):
@@ -88,23 +80,6 @@ def _kinds(maps: AttentionMaps) -> list[_Kind]:
         _Kind(*names[2], target, source, maps.cross),
     )
     return [kind for kind in kinds if len(kind.weights)]
-
-
-def _check(kind: _Kind) -> None:
-    shape, wanted = np.shape(kind.weights), (len(kind.rows), len(kind.columns))
-    if len(shape) != 4 or shape[2:] != wanted or 0 in shape:
-        raise InputError(
-            f"{kind.name} attention must have the shape (layers, heads, {wanted[0]},"
-            f" {wanted[1]}), one row and column per token, but has {shape}: cut"
-            " weights and tokens to the sentence without its padding"
-        )
-    # Weights computed in bfloat16 may exceed one.
-    if not (np.all(kind.weights >= 0) and np.all(kind.weights <= 1.01)):
-        raise InputError(
-            f"{kind.name} attention must be weights between 0 and 1, but reaches from"
-            f" {np.min(kind.weights)} to {np.max(kind.weights)}: pass what the softmax"
-            " returns"
-        )
 
 
 def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:

@@ -55,22 +55,6 @@ def draw(
     return style.save(figure, picture)
 
 
-def bars(counts: NDArray[np.int64], end: int, width: int) -> NDArray[np.int64]:
-    """Count the sentences of every ``width`` lengths from 1 to ``end``, int64
-    [ceil(end / width)].
-
-    Bar i has the lengths ``1 + i * width`` to ``(i + 1) * width``. Empty sentences are
-    in no bar.
-    """
-    number = -(-end // width)
-    within = counts[1 : 1 + number * width]
-    return (
-        np.pad(within, (0, number * width - len(within)))
-        .reshape(number, width)
-        .sum(axis=1)
-    )
-
-
 def axis_end(sides: Sequence[NDArray[np.int64]], max_length: int) -> int:
     """Return the length at which the axis ends: that of the longest sentence, or a
     little more than the limit.
@@ -88,10 +72,11 @@ def _draw_sides(
 ) -> None:
     end = axis_end(sides, max_length)
     width = -(-end // _MOST_BARS)
-    # A bar is centred on its whole numbers.
+    # A bar is centred on its whole numbers; empty sentences are in none.
     edges = 0.5 + width * np.arange(-(-end // width) + 1)
     for counts, name, colour in zip(sides, names, (style.BLUE, style.RED), strict=True):
-        heights, label = bars(counts, end, width), describe(counts, name, max_length)
+        heights, _ = np.histogram(np.arange(len(counts)), edges, weights=counts)
+        label = describe(counts, name, max_length)
         axes.stairs(heights, edges, fill=True, color=colour, alpha=0.18)
         axes.stairs(heights, edges, color=colour, linewidth=1.8, label=label)
     limit = f"limit {max_length:,}" + ", beyond the axis" * (max_length > end)

@@ -74,9 +74,7 @@ def test_labels_and_numbers():
     """The label of the text, in the order that was given; numbers to the bit."""
     text = vocabulary()
     labels = LabelVocabulary.from_labels(["pos", "neg"])
-    found = encode(
-        "labelled", [("a b", "neg"), ("\x01", "pos"), ("c", "pos")], labels
-    )
+    found = encode("labelled", [("a b", "neg"), ("\x01", "pos"), ("c", "pos")], labels)
     assert rows(found.pairs.source)[0] == [
         text.bos_id,
         *text.encode("a b"),
