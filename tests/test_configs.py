@@ -336,7 +336,7 @@ def test_overrides_on_the_command_line():
         ),
         (
             "--config.model.num_heads=5",
-            "192 is not divisible by model.num_heads 5; try",
+            "192 is not divisible by num_heads 5; try",
         ),
         *(
             (

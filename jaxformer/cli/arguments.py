@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from jaxformer.translation.translator import Translator
 
-FORMATS = ("text", "jsonl")
-
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
     """Return the type of an option that is a whole number from ``least`` to
@@ -104,7 +102,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     where = "where to write (default: standard output)"
     add_options(parser, ("output", text_file, "FILE", where))
     parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="default: text"
+        "--format", choices=("text", "jsonl"), default="text", help="default: text"
     )
 
 
@@ -342,10 +340,6 @@ def load_translator(
             "--ensemble_weights weighs the models of an ensemble: add --ensemble, or"
             " leave it out"
         )
-    if weights is not None:  # before the models are loaded
-        from jaxformer.search.ensemble import check_weights
-
-        check_weights(weights, 1 + len(options.ensemble))
     languages = target_language, source_language or options.source_language
     given = vars(options)
     small = given.get("precision") in ("bfloat16", "int8")

@@ -40,7 +40,6 @@ from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
 from jaxformer.runs import records
-from jaxformer.runs.config import RunConfig
 
 EXAMPLE = """
 examples:
@@ -97,8 +96,13 @@ def run(options: argparse.Namespace) -> None:
     check_text(options)
     records.read_results(options.workdir)  # a damaged file is found before the work
     config = configuration.load(options.workdir / "config.json")
-    if options.source is None and options.dataset is None:
-        _check_own_set(options, config)
+    own = options.source is None and options.dataset is None
+    if own and config.data.test.startswith(sources.IMPORTED):
+        pairs = config.training.objective == "translation"
+        more = ", or --source and --reference" if pairs else ""
+        raise InputError(
+            f"{options.workdir} was imported and has no test set: give --dataset{more}"
+        )
     if config.training.objective != "translation":
         _evaluate_texts(options, config.training.objective)
         return
@@ -162,20 +166,6 @@ def _finish(
     except InputError as error:  # such as a bucket that may only be read
         warn(f"{error}; the result is printed and not kept")
     write_result(record, options.format)
-
-
-def _check_own_set(options: argparse.Namespace, config: RunConfig) -> None:
-    """Check that a run has a test set of its own.
-
-    Raises:
-        InputError: it was imported.
-    """
-    if config.data.test.startswith(sources.IMPORTED):
-        pairs = config.training.objective == "translation"
-        more = ", or --source and --reference" if pairs else ""
-        raise InputError(
-            f"{options.workdir} was imported and has no test set: give --dataset{more}"
-        )
 
 
 @phase("scoring the texts")

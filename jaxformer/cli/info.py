@@ -22,7 +22,6 @@ from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import abstract_parameters, count_parameters
 from jaxformer.runs import config as configuration
-from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
 from jaxformer.training import memory
 
@@ -89,19 +88,20 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     config = configuration.parse(config_file.read(options.config, options.overrides))
     devices = jax.device_count() if options.devices is None else options.devices
-    engines = ("jit", "pmap", "mesh") if devices > 1 else ("jit",)
+    sizes = {}
+    for engine in ("jit", "pmap", "mesh") if devices > 1 else ("jit",):
+        mesh = memory.abstract_mesh(engine, devices, config.training)
+        found = memory.count_bytes(config.model, config.training, mesh)
+        sizes[engine] = {
+            "mesh": dict(mesh.shape),
+            **dataclasses.asdict(found),
+            "total": found.total,
+        }
     return {
         "parameters": _parameters(config.model),
         "devices": devices,
-        "memory": {engine: _memory(config, engine, devices) for engine in engines},
+        "memory": sizes,
     }
-
-
-def _memory(config: RunConfig, engine: str, devices: int) -> dict[str, Any]:
-    """Count the bytes of the training state on each device."""
-    mesh = memory.abstract_mesh(engine, devices, config.training)
-    found = memory.count_bytes(config.model, config.training, mesh)
-    return {"mesh": dict(mesh.shape), **dataclasses.asdict(found), "total": found.total}
 
 
 def _parameters(model: TransformerConfig) -> dict[str, int]:

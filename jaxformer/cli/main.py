@@ -87,9 +87,20 @@ def main(arguments: Sequence[str]) -> int:
         options = parse(list(arguments))
         _check_process(arguments, options.command)
         keep_programs()
-        return _run(options) or DONE
+        with signals.noted():
+            try:
+                _open_runs(options)
+                return options.run(options) or DONE
+            finally:
+                # an interrupted library may raise anything, or nothing
+                signals.check()
     except (Exception, KeyboardInterrupt) as error:
         code = report(error)
+        if code == INTERRUPTED and {*arguments[:1]} & {"train", "prepare"}:
+            sys.stderr.write(
+                "jaxformer: interrupted; the same command continues, or starts again if"
+                " nothing was saved\n"
+            )
         if code == WRONG_USAGE:
             command = COMMANDS.keys() & arguments[:1]
             sys.stderr.write(" ".join(["jaxformer", *command, "--help\n"]))
@@ -326,25 +337,6 @@ def _explain(error: BaseException) -> str | None:
             " as jax[cuda12]"
         )
     return None
-
-
-def _run(options: argparse.Namespace) -> int | None:
-    """Run a command. Of those that save, an interrupted one says how it continues."""
-    try:
-        with signals.noted():
-            try:
-                _open_runs(options)
-                return options.run(options)
-            finally:
-                # an interrupted library may raise anything, or nothing
-                signals.check()
-    except KeyboardInterrupt:
-        if options.command in ("train", "prepare"):
-            sys.stderr.write(
-                "jaxformer: interrupted; the same command continues, or starts again if"
-                " nothing was saved\n"
-            )
-        raise
 
 
 def report(error: BaseException) -> int:

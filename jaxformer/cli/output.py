@@ -61,8 +61,17 @@ def open_output(path: Path | None) -> Iterator[Write]:
         with open(path if own is None else os.dup(own), "wb") as file:
             yield lambda line: _send(file, line, path)
     else:
-        with _whole_file(Path(os.path.realpath(path))) as write:
-            yield write
+        path = Path(os.path.realpath(path))
+        with open_whole(path) as file:
+            try:
+                yield lambda line: file.write(_encode(line))
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    file.flush()
+                _keep(Path(file.name), path)
+                raise
 
 
 def _send(file: BinaryIO, line: str, name: Path | str) -> None:
@@ -75,20 +84,6 @@ def _send(file: BinaryIO, line: str, name: Path | str) -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise cannot_write(name, error) from None
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[Write]:
-    with open_whole(path) as file:
-        try:
-            yield lambda line: file.write(_encode(line))
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                file.flush()
-            _keep(Path(file.name), path)
-            raise
 
 
 def _keep(unfinished: Path, path: Path) -> None:

@@ -97,7 +97,13 @@ def run(options: argparse.Namespace) -> None:
     source = name_input(options.input)
     records = reranking.read_records(list(read_input(options.input)), source)
     if references is None and options.format == "text":
-        _check_lines(records, source)
+        for number, record in enumerate(records, start=1):
+            if "\n" in "".join(reranking.texts_of([record])):
+                raise InputError(
+                    f"{source}, line {number} has a translation with a line end, and"
+                    " --format=text prints one line for each sentence: give"
+                    " --format=jsonl"
+                )
     scores = _scores(options, records, files)
     if references is not None:
         tuned = tune(records, scores, references)
@@ -167,16 +173,6 @@ def _load_reverse(options: argparse.Namespace, records: list[Record]) -> Transla
         if template is not None and template.has_source:
             source = first.get("target_language")
     return Translator.load(run, checkpoint, target, source)
-
-
-def _check_lines(records: list[Record], name: str) -> None:
-    """Refuse a translation of two lines, where the output has one for each sentence."""
-    for number, record in enumerate(records, start=1):
-        if "\n" in "".join(reranking.texts_of([record])):
-            raise InputError(
-                f"{name}, line {number} has a translation with a line end, and"
-                " --format=text prints one line for each sentence: give --format=jsonl"
-            )
 
 
 def _weights(

@@ -67,7 +67,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Learn the shortlist of a run."""
-    _check(options)
+    check_text(options)
+    languages = options.source_language or options.target_language
+    if languages and options.source is None and options.dataset is None:
+        raise UsageError(
+            "--from and --to are the languages of given text: add --dataset, or"
+            " --source and --reference"
+        )
     config = configuration.load(options.workdir / "config.json")
     vocabularies = Vocabularies.load(options.workdir / "vocabulary")
     data = _choose_text(options, config.data, vocabularies)
@@ -102,17 +108,6 @@ def run(options: argparse.Namespace) -> None:
         "tokens_per_sentence": round(float(size), 1),
     }
     write_record(record)
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Check which text is named."""
-    check_text(options)
-    languages = options.source_language or options.target_language
-    if languages and options.source is None and options.dataset is None:
-        raise UsageError(
-            "--from and --to are the languages of given text: add --dataset, or"
-            " --source and --reference"
-        )
 
 
 def _choose_text(

@@ -114,7 +114,6 @@ def clean(
         InputError: at once, ``detect_languages`` without py3langid or for a language
             that it does not know; while reading, the corpus grew since its duplicates
             were searched.
-        ValueError: ``drop_duplicates`` without ``duplicates``.
     """
     settings = _settings(cleaning, languages, duplicates)
     for name in settings:
@@ -300,8 +299,6 @@ def _settings(
     settings = {
         name: getattr(cleaning, name, True) for name in STEPS if STEPS[name].drops
     }
-    if cleaning.drop_duplicates and duplicates is None:
-        raise ValueError("drop_duplicates needs the result of find_duplicates")
     settings["drop_duplicates"] = duplicates
     if cleaning.detect_languages:
         from jaxformer.data.language_identification import check_language

@@ -178,7 +178,8 @@ class TrainingText:
             InputError: the text cannot be read, no pair is left, or a prepared folder
                 does not fit.
         """
-        resample, config, text = None, self.config, vocabularies.source
+        resample = cut = None
+        config, text = self.config, vocabularies.source
         if not self.corpora:
             store, sizes, counts = self._load_prepared(vocabularies)
         else:
@@ -191,13 +192,14 @@ class TrainingText:
         check_not_empty(counts)
         if config.window is not None:
             cut = partial(cut_epoch, store, sizes, config.window, seed)
-            resample = partial(_ignore_stop, cut)
             store, sizes = cut_windows(store, sizes, config.window)
         elif config.kind == "documents":
             frame = make_frame(vocabularies, ("", ""))
             texts = find_pairs(store, sizes, frame, config.max_length)
-            resample = partial(_ignore_stop, partial(draw_pairs, texts, seed))
+            cut = partial(draw_pairs, texts, seed)
             store, sizes = texts.true_pairs, texts.sizes
+        if cut is not None:  # which takes no time
+            resample = lambda epoch, _: cut(epoch)  # noqa: E731
         return TrainingData.from_pairs(
             *(store, config),
             seed=seed,
@@ -318,14 +320,6 @@ class TrainingText:
                 self.parts, sizes, stops, weights, strict=True
             )
         ]
-
-
-def _ignore_stop(
-    cut: Callable[[int], Encoded], epoch: int, stop: Callable[[], bool]
-) -> Encoded:
-    """Divide texts for an epoch, which takes no time."""
-    del stop
-    return cut(epoch)
 
 
 def _add(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -195,7 +195,10 @@ class TransformerConfig:
                 f"model.attention_score={self.attention_score} is of"
                 " model.network=luong, and this is transformer: leave it out"
             )
-        self._check_heads()
+        try:
+            self.layer  # noqa: B018 - checks the heads
+        except InputError as error:
+            raise InputError(f"model.{error}") from None
         if self.positions in LAYOUTS and self.d_model % 2:
             raise InputError(
                 f"sinusoidal positions need an even model.d_model, not {self.d_model}"
@@ -272,30 +275,6 @@ class TransformerConfig:
     def text_vocabulary_size(self) -> int:
         """Tokens of the source, or of the only side."""
         return self.source_vocabulary_size or self.vocabulary_size
-
-    def _check_heads(self) -> None:
-        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
-            fitting = [
-                heads
-                for heads in range(1, self.d_model + 1)
-                if self.d_model % heads == 0
-            ]
-            near = min(fitting, key=lambda heads: abs(heads - self.num_heads))
-            raise InputError(
-                f"model.d_model {self.d_model} is not divisible by model.num_heads"
-                f" {self.num_heads}; try {near} heads, or set model.d_k and model.d_v"
-            )
-        if self.num_heads % (self.num_key_value_heads or 1):
-            raise InputError(
-                f"model.num_key_value_heads={self.num_key_value_heads} must divide"
-                f" model.num_heads={self.num_heads}"
-            )
-        width = self.d_k or self.d_model // self.num_heads
-        if self.positions == "rotary" and width % 2:
-            raise InputError(
-                "model.positions=rotary needs an even model.d_k, the width of a head,"
-                f" not {width}"
-            )
 
     @property
     def layer(self) -> LayerConfig:

@@ -46,31 +46,32 @@ ACTIVATIONS = (*layers.ACTIVATIONS, *layers.GATED)
 """Activations of the feed-forward layer, plain and gated."""
 
 
-def check_heads(d_model: int, num_heads: int, d_k: int | None, d_v: int | None) -> None:
-    """Check that heads have a width.
+def check_heads(layer: LayerConfig | MultiHeadAttention) -> None:
+    """Check that heads have a width, and those of keys and values divide those of
+    queries.
 
     Raises:
-        InputError: no heads, or heads that do not divide d_model without d_k and d_v.
+        InputError: no heads, heads that do not divide d_model without d_k and d_v, or
+            other heads of keys and values.
     """
+    d_model, num_heads, groups = (
+        layer.d_model,
+        layer.num_heads,
+        layer.num_key_value_heads,
+    )
     if num_heads < 1:
         raise InputError(f"num_heads must be at least 1, not {num_heads}")
-    if (d_k is None or d_v is None) and d_model % num_heads:
+    if (layer.d_k is None or layer.d_v is None) and d_model % num_heads:
+        fitting = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
+        near = min(fitting, key=lambda heads: abs(heads - num_heads))
         raise InputError(
-            f"d_model {d_model} is not divisible by num_heads {num_heads}; set d_k and"
-            " d_v too"
+            f"d_model {d_model} is not divisible by num_heads {num_heads}; try {near}"
+            " heads, or set d_k and d_v"
         )
-
-
-def check_groups(num_heads: int, num_key_value_heads: int | None) -> None:
-    """Check that heads of keys and values divide those of queries.
-
-    Raises:
-        InputError: they do not.
-    """
-    if num_key_value_heads and num_heads % num_key_value_heads:
+    if groups and num_heads % groups:
         raise InputError(
-            f"num_key_value_heads {num_key_value_heads} must divide num_heads"
-            f" {num_heads}: take 1, {num_heads} or a number between that does"
+            f"num_key_value_heads {groups} must divide num_heads {num_heads}: take 1,"
+            f" {num_heads} or a number between that does"
         )
 
 
@@ -142,27 +143,19 @@ class LayerConfig:
                     f"{name} must be one of {', '.join(choices)}, not"
                     f" {getattr(self, name)!r}"
                 )
-        check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
-        check_groups(self.num_heads, self.num_key_value_heads)
+        check_heads(self)
         width = self.d_k or self.d_model // self.num_heads
         if self.rotary_base is not None and width % 2:
             raise InputError(
-                f"rotary positions need an even d_k, the width of a head, not {width}"
+                f"positions=rotary needs an even d_k, the width of a head, not {width}"
             )
         if self.attention_window is not None and self.attention_window < 1:
             raise InputError(
                 f"attention_window must be at least 1, not {self.attention_window}"
             )
-        for name in (
-            "dropout_rate",
-            "attention_dropout_rate",
-            "activation_dropout_rate",
-            "layer_drop_rate",
-        ):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InputError(
-                    f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
-                )
+        for name, value in vars(self).items():
+            if name.endswith("_rate") and not 0.0 <= value < 1.0:
+                raise InputError(f"{name} must be at least 0 and below 1, not {value}")
 
 
 class MultiHeadAttention(nn.Module):
@@ -208,8 +201,7 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         """Create the four projections, and the scales of the norms."""
-        check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
-        check_groups(self.num_heads, self.num_key_value_heads)
+        check_heads(self)
         d_k = self.d_k or self.d_model // self.num_heads
         d_v = self.d_v or self.d_model // self.num_heads
         width, heads = self.d_model, self.num_heads

@@ -181,16 +181,6 @@ def _attention(config: LayerConfig, *, own: bool) -> MultiHeadAttention:
     )
 
 
-def _feed_forward(config: LayerConfig) -> FeedForward:
-    return FeedForward(
-        config.d_model,
-        config.d_ff,
-        config.activation,
-        config.activation_dropout_rate,
-        config.biases,
-    )
-
-
 def _attend_to_cache(
     attention: MultiHeadAttention,
     y: Float[Array, "N 1 D"],
@@ -206,17 +196,33 @@ def _attend_to_cache(
     return output.reshape(y.shape), grown
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward (section 3.1)."""
+class _Layer(nn.Module):
+    """What both layers share."""
 
     config: LayerConfig
 
     def setup(self) -> None:
-        """Create the two sub-layers and their residuals."""
-        self.self_attention = _attention(self.config, own=True)
-        self.self_attention_residual = Residual(self.config)
-        self.feed_forward = _feed_forward(self.config)
-        self.feed_forward_residual = Residual(self.config)
+        """Create self-attention, feed-forward and their residuals."""
+        config = self.config
+        self.self_attention = _attention(config, own=True)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(
+            config.d_model,
+            config.d_ff,
+            config.activation,
+            config.activation_dropout_rate,
+            config.biases,
+        )
+        self.feed_forward_residual = Residual(config)
+
+    def _feed(self, x: Float[Array, "B S D"], train: bool = False) -> Array:
+        return self.feed_forward_residual(
+            x, lambda y: (self.feed_forward(y, train=train), None), train=train
+        )[0]
+
+
+class EncoderLayer(_Layer):
+    """Self-attention, then feed-forward (section 3.1)."""
 
     def __call__(
         self,
@@ -236,10 +242,7 @@ class EncoderLayer(nn.Module):
         x, weights = self.self_attention_residual(
             x, lambda y: attend(y, y, mask), train=train
         )
-        x, _ = self.feed_forward_residual(
-            x, lambda y: (self.feed_forward(y, train=train), None), train=train
-        )
-        return x, weights
+        return self._feed(x, train), weights
 
     def prefill(
         self,
@@ -256,10 +259,7 @@ class EncoderLayer(nn.Module):
             return output, self.self_attention.prefill(y)
 
         x, kept = self.self_attention_residual(x, attend, train=False)
-        x, _ = self.feed_forward_residual(
-            x, lambda y: (self.feed_forward(y), None), train=False
-        )
-        return x, kept
+        return self._feed(x), kept
 
     def step(
         self,
@@ -287,27 +287,19 @@ class EncoderLayer(nn.Module):
             return _attend_to_cache(self.self_attention, y, cache, position, seen, bias)
 
         x, grown = self.self_attention_residual(x, attend, train=False)
-        x, _ = self.feed_forward_residual(
-            x, lambda y: (self.feed_forward(y), None), train=False
-        )
-        return x, grown
+        return self._feed(x), grown
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(_Layer):
     """Masked self-attention, attention to the encoder's output, then feed-forward
     (section 3.1).
     """
 
-    config: LayerConfig
-
     def setup(self) -> None:
         """Create the three sub-layers and their residuals."""
-        self.self_attention = _attention(self.config, own=True)
-        self.self_attention_residual = Residual(self.config)
+        super().setup()
         self.cross_attention = _attention(self.config, own=False)
         self.cross_attention_residual = Residual(self.config)
-        self.feed_forward = _feed_forward(self.config)
-        self.feed_forward_residual = Residual(self.config)
 
     def __call__(
         self,
@@ -344,10 +336,7 @@ class DecoderLayer(nn.Module):
         x, cross_weights = self.cross_attention_residual(
             x, lambda y: other(y, memory, memory_mask), train=train
         )
-        x, _ = self.feed_forward_residual(
-            x, lambda y: (self.feed_forward(y, train=train), None), train=train
-        )
-        return x, (self_weights, cross_weights)
+        return self._feed(x, train), (self_weights, cross_weights)
 
     def store_memory(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project the encoder's output once, for many calls of :meth:`step`."""
@@ -394,7 +383,4 @@ class DecoderLayer(nn.Module):
 
         x, grown = self.self_attention_residual(x, attend_self, train=False)
         x, weights = self.cross_attention_residual(x, attend_memory, train=False)
-        x, _ = self.feed_forward_residual(
-            x, lambda y: (self.feed_forward(y), None), train=False
-        )
-        return x, grown, weights
+        return self._feed(x), grown, weights

@@ -45,7 +45,50 @@ linear maps.
 """
 
 
-class Encoder(nn.Module):
+class _Stack(nn.Module):
+    """What both stacks share; see :class:`Encoder`."""
+
+    config: LayerConfig
+    num_layers: int
+    rematerialization: str = "none"
+    scan: bool = False
+
+    def setup(self) -> None:
+        """Create the layers."""
+        if self.scan:
+            self.layers = self.layer(self.config)
+        else:
+            self.layers = [
+                self.layer(self.config, name=f"layer_{i}")
+                for i in range(self.num_layers)
+            ]
+        if self.config.norm_order == "pre":
+            self.norm = make_norm(self.config)
+        if self.config.position_bias != "none":
+            self.position_bias = PositionBias(
+                self.config.position_bias, self.config.num_heads
+            )
+
+    def _finish(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        return self.norm(x) if self.config.norm_order == "pre" else x
+
+    def _bias(
+        self,
+        keys: Int[Array, " S"],
+        queries: Int[Array, " T"] | None = None,
+        *,
+        causal: bool,
+    ) -> Float[Array, "1 H T S"] | None:
+        """Return the position bias that all layers share, if the stack has one; without
+        ``queries`` they are at the positions of the keys.
+        """
+        if self.config.position_bias == "none":
+            return None
+        queries = keys if queries is None else queries
+        return self.position_bias(queries, keys, causal=causal)
+
+
+class Encoder(_Stack):
     """A stack of encoder layers, under pre-LN with a final norm.
 
     Attributes:
@@ -57,26 +100,7 @@ class Encoder(nn.Module):
         scan: whether the layers are scanned.
     """
 
-    config: LayerConfig
-    num_layers: int
-    rematerialization: str = "none"
-    scan: bool = False
-
-    def setup(self) -> None:
-        """Create the layers."""
-        if self.scan:
-            self.layers = EncoderLayer(self.config)
-        else:
-            self.layers = [
-                EncoderLayer(self.config, name=f"layer_{i}")
-                for i in range(self.num_layers)
-            ]
-        if self.config.norm_order == "pre":
-            self.norm = make_norm(self.config)
-        if self.config.position_bias != "none":
-            self.position_bias = PositionBias(
-                self.config.position_bias, self.config.num_heads
-            )
+    layer = EncoderLayer
 
     def __call__(
         self,
@@ -93,14 +117,14 @@ class Encoder(nn.Module):
         :class:`~jaxformer.functional.masks.SegmentMask` with ``causal=True``.
         """
         causal = isinstance(mask, SegmentMask) and mask.causal
-        bias = _bias(self, jnp.arange(x.shape[1]), causal=causal)
+        bias = self._bias(jnp.arange(x.shape[1]), causal=causal)
 
         def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array | None]:
             return layer(x, mask, bias=bias, train=train, backend=backend)
 
         how = (self.num_layers, self.rematerialization)
         x, weights = _run(self.layers, body, x, *how)
-        return (self.norm(x) if self.config.norm_order == "pre" else x), weights
+        return self._finish(x), weights
 
     def prefill(
         self, x: Float[Array, "B T D"], mask: SegmentMask, *, backend: str = "plain"
@@ -110,7 +134,7 @@ class Encoder(nn.Module):
         Raises:
             InputError: the layers are scanned.
         """
-        bias, kept = _bias(self, jnp.arange(x.shape[1]), causal=mask.causal), []
+        bias, kept = self._bias(jnp.arange(x.shape[1]), causal=mask.causal), []
         for layer in _looped(self.layers):
             x, own = layer.prefill(x, mask, bias=bias, backend=backend)
             kept.append(own)
@@ -129,14 +153,14 @@ class Encoder(nn.Module):
             InputError: the layers are scanned.
         """
         place = slot_positions(seen.shape[-1], seen.shape[2])
-        bias, grown = _bias(self, place, position[None], causal=True), []
+        bias, grown = self._bias(place, position[None], causal=True), []
         for layer, own in zip(_looped(self.layers), cache, strict=True):
             x, own = layer.step(x, own, position, seen, bias=bias)
             grown.append(own)
-        return (self.norm(x) if self.config.norm_order == "pre" else x), grown
+        return self._finish(x), grown
 
 
-class Decoder(nn.Module):
+class Decoder(_Stack):
     """A stack of decoder layers, under pre-LN with a final norm.
 
     Attributes:
@@ -147,26 +171,7 @@ class Decoder(nn.Module):
             looped ones.
     """
 
-    config: LayerConfig
-    num_layers: int
-    rematerialization: str = "none"
-    scan: bool = False
-
-    def setup(self) -> None:
-        """Create the layers."""
-        if self.scan:
-            self.layers = DecoderLayer(self.config)
-        else:
-            self.layers = [
-                DecoderLayer(self.config, name=f"layer_{i}")
-                for i in range(self.num_layers)
-            ]
-        if self.config.norm_order == "pre":
-            self.norm = make_norm(self.config)
-        if self.config.position_bias != "none":
-            self.position_bias = PositionBias(
-                self.config.position_bias, self.config.num_heads
-            )
+    layer = DecoderLayer
 
     def __call__(
         self,
@@ -184,7 +189,7 @@ class Decoder(nn.Module):
         """Return the output and each layer's weights of self-attention and
         cross-attention, which only the ``backend`` ``plain`` computes.
         """
-        bias = _bias(self, jnp.arange(x.shape[1]), causal=True)
+        bias = self._bias(jnp.arange(x.shape[1]), causal=True)
 
         def body(
             layer: DecoderLayer, x: Array
@@ -194,7 +199,7 @@ class Decoder(nn.Module):
 
         how = (self.num_layers, self.rematerialization)
         x, weights = _run(self.layers, body, x, *how)
-        return (self.norm(x) if self.config.norm_order == "pre" else x), weights
+        return self._finish(x), weights
 
     def store_memory(self, memory: Float[Array, "B S D"]) -> list[KeyValueStore]:
         """Project the encoder's output once for every layer.
@@ -219,7 +224,7 @@ class Decoder(nn.Module):
             InputError: the layers are scanned.
         """
         place = slot_positions(seen.shape[-1], seen.shape[2])
-        bias = _bias(self, place, position[None], causal=True)
+        bias = self._bias(place, position[None], causal=True)
         grown, weights = [], []
         for layer, layer_cache, layer_memory in zip(
             _looped(self.layers), cache, memory, strict=True
@@ -229,7 +234,7 @@ class Decoder(nn.Module):
             )
             grown.append(layer_cache)
             weights.append(layer_weights)
-        return (self.norm(x) if self.config.norm_order == "pre" else x), grown, weights
+        return self._finish(x), grown, weights
 
 
 def _looped(layers: Layer | Sequence[Layer]) -> Sequence[Layer]:
@@ -240,22 +245,6 @@ def _looped(layers: Layer | Sequence[Layer]) -> Sequence[Layer]:
             " jaxformer.models.unstack_layers(params)"
         )
     return layers
-
-
-def _bias(
-    stack: Encoder | Decoder,
-    keys: Int[Array, " S"],
-    queries: Int[Array, " T"] | None = None,
-    *,
-    causal: bool,
-) -> Float[Array, "1 H T S"] | None:
-    """Return the position bias that all layers share, if the stack has one; without
-    ``queries`` they are at the positions of the keys.
-    """
-    if stack.config.position_bias == "none":
-        return None
-    queries = keys if queries is None else queries
-    return stack.position_bias(queries, keys, causal=causal)
 
 
 def _run(

@@ -171,14 +171,14 @@ def _rooted(app: ASGIApp, root_path: str) -> ASGIApp:
 
 def _own_routes(service: Service) -> list[Route]:
     handlers = {
-        ("GET", "/health"): _health,
-        ("GET", "/ready"): _ready,
-        ("GET", "/metrics"): _metrics,
-        ("GET", "/openapi.json"): _openapi,
+        "/health": _health,
+        "/ready": _ready,
+        "/metrics": _metrics,
+        "/openapi.json": _openapi,
     }
     return [
-        Route(path, functools.partial(handle, service), methods=[method])
-        for (method, path), handle in handlers.items()
+        Route(path, functools.partial(handle, service))
+        for path, handle in handlers.items()
     ]
 
 

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -109,7 +109,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         begun = self._now()
-        headers = _read_headers(scope)
+        headers = Headers(scope=scope)
         call = self._begin(scope, headers)
         exchange = _Exchange(self, call, scope, receive, send, headers)
         token = CALL.set(call)
@@ -149,9 +149,6 @@ class Guard:
         except Exception as error:
             if not (exchange.is_refused or exchange.is_gone):
                 await exchange.fail(error)
-        else:
-            if not (exchange.is_started or exchange.is_refused or exchange.is_gone):
-                await exchange.fail(RuntimeError("the application gave no answer"))
 
     def _check(self, headers: Mapping[str, str]) -> None:
         """Check the head of a request."""
@@ -292,13 +289,6 @@ def _closes(scope: Scope, headers: Mapping[str, str]) -> bool:
     is_old = scope.get("http_version") == "1.0"
     tokens = headers.get("connection", "").lower().split(",")
     return is_old or "close" in map(str.strip, tokens)
-
-
-def _read_headers(scope: Scope) -> dict[str, str]:
-    return {
-        name.decode("latin-1").lower(): value.decode("latin-1")
-        for name, value in scope["headers"]
-    }
 
 
 def _host_name(host: str) -> str:

@@ -92,24 +92,17 @@ def bind(host: str, port: int) -> socket.socket:
         InputError: there is no such address, or the port is taken.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(bound)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            # Only one process may do this: another fails before it loads a run.
-            bound.listen()
-            stack.pop_all()
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        # Only one process may listen: another fails before it loads a run.
+        return socket.create_server(
+            (host, port), family=family, dualstack_ipv6=family == socket.AF_INET6
+        )
     except (OSError, UnicodeError) as error:
         reason = describe(error) if isinstance(error, OSError) else first_line(error)
         raise InputError(
             f"cannot listen on {host}, port {port}: {reason}; choose another --port"
             " (0: any) or --host"
         ) from None
-    return bound
 
 
 def name_url(bound: socket.socket, root_path: str = "") -> str:

@@ -137,34 +137,24 @@ def join(cluster: Cluster, seconds: float) -> None:
     connection.start()
     connection.join(seconds)
     if connection.is_alive():
-        raise InputError(_describe_absence(cluster, seconds))
-    if faults:
-        raise InputError(_describe_fault(cluster, faults[0])) from faults[0]
-
-
-def _describe_absence(cluster: Cluster, seconds: float) -> str:
-    processes = (
-        "processes of this cluster"
-        if cluster.coordinator is None
-        else f"{cluster.num_processes} processes at {cluster.coordinator}"
-    )
-    return (
-        f"not all {processes} answer within {seconds:g} s: look at what the other"
-        " processes said and whether the port is open, or set --distributed_timeout"
-    )
-
-
-def _describe_fault(cluster: Cluster, fault: Exception) -> str:
-    reason = first_line(fault)
-    if cluster.coordinator is None:
-        return (
+        processes = "processes of this cluster"
+        if explicit:
+            processes = f"{cluster.num_processes} processes at {cluster.coordinator}"
+        raise InputError(
+            f"not all {processes} answer within {seconds:g} s: look at what the other"
+            " processes said and whether the port is open, or set --distributed_timeout"
+        )
+    for fault in faults:
+        reason = first_line(fault)
+        if explicit:
+            raise InputError(
+                f"cannot start process {cluster.process_id} of {cluster.num_processes}"
+                f" at {cluster.coordinator}: {reason}"
+            ) from fault
+        raise InputError(
             "--distributed finds no Slurm, Open MPI, Kubernetes or Cloud TPU here"
             f" ({reason}): give --coordinator, --num_processes and --process_id instead"
-        )
-    return (
-        f"cannot start process {cluster.process_id} of {cluster.num_processes} at"
-        f" {cluster.coordinator}: {reason}"
-    )
+        ) from fault
 
 
 def _explain(error: BaseException) -> BaseException:

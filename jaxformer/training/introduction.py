@@ -17,7 +17,6 @@ from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import count_parameters
-from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
 from jaxformer.training.optimizer import frozen_mask
@@ -125,15 +124,6 @@ def _compare_texts(display: Display, run: Run, data: TrainingData) -> None:
         )
 
 
-def _introduce_schedule(display: Display, training: TrainingConfig) -> None:
-    if training.warmup_steps > training.steps:
-        display.say(
-            f"warning: training.warmup_steps={training.warmup_steps} is more than"
-            f" training.steps={training.steps}: the learning rate never reaches its"
-            " peak"
-        )
-
-
 def introduce(
     display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
 ) -> None:
@@ -146,7 +136,12 @@ def introduce(
     )
     _introduce_data(display, run, data)
     training = run.config.training
-    _introduce_schedule(display, training)
+    if training.warmup_steps > training.steps:
+        display.say(
+            f"warning: training.warmup_steps={training.warmup_steps} is more than"
+            f" training.steps={training.steps}: the learning rate never reaches its"
+            " peak"
+        )
     if training.initial_run is not None and not progress.step:
         moments = " and its moments" if training.initial_optimizer else ""
         begin = f"beginning with the best parameters of {training.initial_run}"

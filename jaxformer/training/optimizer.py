@@ -5,6 +5,7 @@ the moving average of parameters.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
@@ -123,35 +124,26 @@ def _adam(
     since a bad step may keep the old ones. Then old and new cannot share memory: 8
     bytes a parameter more, copied in every step.
     """
-    moments = optax.scale_by_adam(b1, b2, epsilon)
 
-    def update(
-        updates: PyTree,
-        state: Any,
-        params: PyTree = None,
-        *,
-        good: Bool[Array, ""] | bool = True,
-        **_: Any,
-    ) -> tuple[PyTree, Any]:
-        new = keep(good, moments.update(updates, state, params)[1], state)
+    def direction(kept: Any) -> PyTree:
         first, second = (
-            optax.tree.bias_correction(moment, decay, new.count)
-            for moment, decay in ((new.mu, b1), (new.nu, b2))
+            optax.tree.bias_correction(moment, decay, kept.count)
+            for moment, decay in ((kept.mu, b1), (kept.nu, b2))
         )
-        return (
-            jax.tree.map(
-                lambda mean, square: mean / (jnp.sqrt(square) + epsilon), first, second
-            ),
-            new,
+        return jax.tree.map(
+            lambda mean, square: mean / (jnp.sqrt(square) + epsilon), first, second
         )
 
-    return optax.GradientTransformationExtraArgs(moments.init, update)
+    return _unless_bad(optax.scale_by_adam(b1, b2, epsilon), direction)
 
 
 def _unless_bad(
     transformation: optax.GradientTransformation,
+    direction: Callable[[Any], PyTree] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Let a transformation keep its state in a bad step."""
+    """Let a transformation keep its state in a bad step, and compute its updates from
+    the state that is kept if there is a function for that.
+    """
 
     def update(
         updates: PyTree,
@@ -162,7 +154,8 @@ def _unless_bad(
         **_: Any,
     ) -> tuple[PyTree, Any]:
         updates, new = transformation.update(updates, state, params)
-        return updates, keep(good, new, state)
+        new = keep(good, new, state)
+        return (updates if direction is None else direction(new)), new
 
     return optax.GradientTransformationExtraArgs(transformation.init, update)
 

@@ -82,13 +82,8 @@ def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
     Raises:
         InputError: a negative length.
     """
-    warmup = float(_rise(warmup_steps))
-
-    def schedule(count: ArrayLike) -> Array:
-        step = jnp.asarray(count, jnp.float32) + 1.0
-        return peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / step))
-
-    return schedule
+    warmup = float(max(warmup_steps, 1))
+    return _rise(peak, warmup_steps, lambda count: jnp.sqrt(warmup / (count + 1.0)))
 
 
 def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
@@ -107,14 +102,8 @@ def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     Raises:
         InputError: a negative length.
     """
-    warmup = _rise(warmup_steps)
-    falls = max(steps - warmup + 1, 1)
-
-    def schedule(count: ArrayLike) -> Array:
-        count = jnp.asarray(count, jnp.float32)
-        return peak * jnp.minimum((count + 1.0) / warmup, _left(count, steps) / falls)
-
-    return schedule
+    falls = max(steps - max(warmup_steps, 1) + 1, 1)
+    return _rise(peak, warmup_steps, lambda count: _left(count, steps) / falls)
 
 
 def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
@@ -133,21 +122,15 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     Raises:
         InputError: a negative length.
     """
-    warmup = _rise(warmup_steps)
-    falls = max(steps - warmup + 1, 1)
+    falls = max(steps - max(warmup_steps, 1) + 1, 1)
 
-    def schedule(count: ArrayLike) -> Array:
-        count = jnp.asarray(count, jnp.float32)
+    def fall(count: Array) -> Array:
         left = jnp.minimum(_left(count, steps) / falls, 1.0)
         # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it
         # nears 0, and reaches it.
-        return (
-            peak
-            * jnp.minimum((count + 1.0) / warmup, 1.0)
-            * jnp.sin(0.5 * math.pi * left) ** 2
-        )
+        return jnp.sin(0.5 * math.pi * left) ** 2
 
-    return schedule
+    return _rise(peak, warmup_steps, fall)
 
 
 def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
@@ -160,12 +143,7 @@ def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
     Raises:
         InputError: a negative length.
     """
-    warmup = _rise(warmup_steps)
-
-    def schedule(count: ArrayLike) -> Array:
-        return peak * jnp.minimum((jnp.asarray(count, jnp.float32) + 1.0) / warmup, 1.0)
-
-    return schedule
+    return _rise(peak, warmup_steps, lambda _: 1.0)
 
 
 def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
@@ -199,11 +177,20 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
     return cooled
 
 
-def _rise(warmup_steps: int) -> int:
-    """Return the updates of the rise, at least 1, or refuse it."""
+def _rise(
+    peak: float, warmup_steps: int, fall: Callable[[Array], ArrayLike]
+) -> Schedule:
+    """Rise linearly to the peak, and then follow its share by the updates made, which
+    is 1 or more before.
+    """
     if warmup_steps < 0:
         raise InputError(f"warmup_steps must be at least 0, not {warmup_steps}")
-    return max(warmup_steps, 1)
+
+    def schedule(count: ArrayLike) -> Array:
+        count = jnp.asarray(count, jnp.float32)
+        return peak * jnp.minimum((count + 1.0) / max(warmup_steps, 1), fall(count))
+
+    return schedule
 
 
 def _left(count: Array, steps: int) -> Array:

@@ -40,15 +40,15 @@ APART = {"source_vocabulary_size": 5, "tied_embeddings": "target"}
         ({"bos_id": 10, "vocabulary_size": 10}, "model.bos_id must be in the vocab"),
         (
             {"num_heads": 7},
-            "model.d_model 512 is not divisible by model.num_heads 7; try 8 heads, or"
-            " set model.d_k and model.d_v",
+            "model.d_model 512 is not divisible by num_heads 7; try 8 heads, or set d_k"
+            " and d_v",
         ),
         ({"d_model": 18, "num_heads": 14, "d_k": 4}, "model.d_model 18 is not div"),
         (
             {"num_key_value_heads": 3},
-            "model.num_key_value_heads=3 must divide model.num_heads=8",
+            "model.num_key_value_heads 3 must divide num_heads 8",
         ),
-        ({"positions": "rotary", "d_k": 3}, "model.positions=rotary needs an even mod"),
+        ({"positions": "rotary", "d_k": 3}, "model.positions=rotary needs an even d_k"),
         ({"attention_window": 0}, "model.attention_window must be at least 1"),
         ({"d_model": 511, "num_heads": 7}, "sinusoidal positions need an even model.d"),
         ({"source_vocabulary_size": 30_000}, "model.tied_embeddings=all needs one voc"),

@@ -189,23 +189,32 @@ def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _check_supported(settings: Mapping[str, Any], family: Family) -> None:
-    named = settings.get("architectures") or [family.model]
-    named = named if isinstance(named, list) else [named]
-    if not any(name in (family.model, family.headless) for name in named):
+def check_class(settings: Mapping[str, Any], *known: str) -> None:
+    """Check that the class of a model is known, and its weights are not quantised.
+
+    Raises:
+        InputError: it is another one, or they are.
+    """
+    named = settings.get("architectures") or known
+    named = [named] if isinstance(named, str) else named
+    if not {*known} & {*map(str, named)}:
         raise InputError(
-            f"architectures in config.json must have {family.model}, not"
-            f" {', '.join(map(str, named))}, which has other parts"
-        )
-    if not settings["is_encoder_decoder"]:
-        raise InputError(
-            f"is_encoder_decoder in config.json must be true, not false: a"
-            f" {family.model} has both sides"
+            f"architectures in config.json must have {' or '.join(sorted(known))}, not"
+            f" {', '.join(map(str, named))}, which has another head"
         )
     if "quantization_config" in settings:
         raise InputError(
             "config.json has a quantization_config, and quantised weights are not read;"
             " take the model that is not quantised"
+        )
+
+
+def _check_supported(settings: Mapping[str, Any], family: Family) -> None:
+    check_class(settings, family.model, family.headless)
+    if not settings["is_encoder_decoder"]:
+        raise InputError(
+            f"is_encoder_decoder in config.json must be true, not false: a"
+            f" {family.model} has both sides"
         )
     for name in ("ffn_dim", "attention_heads"):
         ours, theirs = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
@@ -271,15 +280,17 @@ def differences(config: TransformerConfig, family: Family) -> dict[str, Any]:
     }
 
 
-def check_fits(config: TransformerConfig, family: Family) -> None:
-    """Check that a family has models of a configuration.
+def check_fits(
+    config: TransformerConfig, model: str, differ: Mapping[str, Any]
+) -> None:
+    """Check that a model of theirs does not differ from a configuration.
 
     Raises:
-        InputError: it has none.
+        InputError: it does.
     """
-    for name, value in differences(config, family).items():
+    for name, value in differ.items():
         raise InputError(
-            f"a {family.model} has model.{name} {value}, and this model has"
+            f"a {model} has model.{name} {value}, and this model has"
             f" {getattr(config, name)}: it cannot be written as one"
         )
 

@@ -144,11 +144,9 @@ def read_banned(
         return given
 
     name = "bad_words_ids"
-    given = search.get(name)
-    sequences = check(name, [] if given is None else given, "list of lists")
+    sequences = check(name, search.get(name) or [], "list of lists")
     name = "suppress_tokens"
-    given = search.get(name)
-    single = [] if given is None else given
+    single = search.get(name) or []
     single = [[id_] for id_ in single] if isinstance(single, list) else single
     sequences = [*sequences, *check(name, single, "list")]
     # Padding is never generated, and transformers leaves out the end.

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from jaxformer.errors import InputError
 from jaxformer.interop.huggingface import entries, files
 from jaxformer.interop.huggingface.entries import Entry
+from jaxformer.interop.huggingface.families import check_fits
 from jaxformer.interop.huggingface.one_stack_kinds import Kind
 from jaxformer.interop.huggingface.one_stack_settings import (
     differences,
@@ -204,11 +205,7 @@ def write(
             written.
     """
     name, _ = kind_of(settings)
-    for option, value in differences(config, name).items():
-        raise InputError(
-            f"a model of model_type {name} has model.{option} {value}, and this model"
-            f" has {getattr(config, option)}: it cannot be written as one"
-        )
+    check_fits(config, f"model of model_type {name}", differences(config, name))
     labelled = config.head in ("classification", "tagging")
     labels = read_labels(settings) if labelled else ()
     dropped = {"quantization_config", "torch_dtype", "_name_or_path"}

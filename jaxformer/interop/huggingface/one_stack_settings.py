@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.interop.huggingface.families import ACTIVATIONS
+from jaxformer.interop.huggingface.families import ACTIVATIONS, check_class
 from jaxformer.interop.huggingface.one_stack_kinds import HEADS, KINDS, Kind
 from jaxformer.models.config import TransformerConfig
 
@@ -73,12 +73,7 @@ def _complete(settings: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Check settings, and add those that a file may leave out."""
     given = {key: value for key, value in settings.items() if value is not None}
     whole = {**kind.defaults, **given}
-    _check_class(settings, kind)
-    if "quantization_config" in given:
-        raise InputError(
-            "config.json has a quantization_config, and quantised weights are not read;"
-            " take the model that is not quantised"
-        )
+    check_class(given, f"{kind.name}Model", *_classes(kind).values())
     for key, allowed in kind.needed.items():
         if settings.get(key) not in allowed:
             raise InputError(
@@ -115,18 +110,6 @@ def _classes(kind: Kind) -> dict[str, str]:
     if kind.conv:
         return {"none": f"{kind.name}LMHeadModel"}
     return {head: kind.name + end for head, end in HEADS.items()}
-
-
-def _check_class(settings: Mapping[str, Any], kind: Kind) -> None:
-    """Refuse classes with other heads."""
-    known = {*_classes(kind).values(), f"{kind.name}Model"}
-    named = settings.get("architectures") or [*known][:1]
-    named = named if isinstance(named, list) else [named]
-    if not known & {str(name) for name in named}:
-        raise InputError(
-            f"architectures in config.json must have one of {', '.join(sorted(known))},"
-            f" not {', '.join(map(str, named))}, which has another head"
-        )
 
 
 def read_labels(settings: Mapping[str, Any]) -> list[str]:

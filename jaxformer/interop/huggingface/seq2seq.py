@@ -164,7 +164,8 @@ def write(
         one_stack.write(Path(folder), config, params, settings, generation, dtype)
         return
     family = families.family_of(settings)
-    families.check_fits(config, family)
+    differ = families.differences(config, family)
+    families.check_fits(config, family.model, differ)
     settings = families.to_settings(config, settings) | {"dtype": dtype}
     if config.scan_layers:
         params = unstack_layers(params)

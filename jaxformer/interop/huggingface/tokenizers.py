@@ -5,8 +5,9 @@ Ids and text are those of transformers, but special pieces that a text spells ar
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,10 +60,8 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     _check_class(folder, kind, options.get(_CLASS) or settings.get(_CLASS))
     if kind == "marian":
         found = _read_marian(folder, options)
-    elif kind == "bart":
-        found = _both(_read_bart(folder, settings, options))
-    elif kind in KINDS:
-        found = _both(_read_one_stack(folder, kind, options))
+    elif kind == "bart" or kind in KINDS:
+        found = _both(_read_pieces(folder, kind, settings, options))
     else:
         found = _both(_read_multilingual(folder, kind, settings, options))
     _check(folder, settings, found)
@@ -159,37 +158,23 @@ def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
     return Vocabularies(found[0], found[0] if same else found[1])
 
 
-def _read_bart(
-    folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any]
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name a file in an error of its content."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _read_pieces(
+    folder: Path, kind: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Vocabulary:
-    path = folder / TOKENIZER
+    """Read the vocabulary of BART, BERT, RoBERTa, DistilBERT, GPT or GPT-2."""
+    path, content = folder / TOKENIZER, b""
     if path.is_file():
         content = path.read_bytes()
-    else:
-        _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
-        special = *SPECIAL.values(), "<mask>"
-        content = tokenizer_files.build_byte_level(folder, options, special)
-    # Published fine-tuned models have no row for the last piece, <mask>.
-    content = tokenizer_files.drop_mask(content, settings.get("vocab_size"))
-    try:
-        return TokenizerVocabulary(content)
-    except InputError as error:
-        place = path if path.is_file() else folder
-        raise InputError(f"{place}: {error}") from None
-
-
-def _read_one_stack(
-    folder: Path, kind: str, options: Mapping[str, Any]
-) -> TokenizerVocabulary:
-    """Read the vocabulary of BERT, RoBERTa, DistilBERT, GPT or GPT-2."""
-    path = folder / TOKENIZER
-    if path.is_file():
-        try:
-            content = tokenizer_files.apply_options(path.read_bytes(), options)
-            return TokenizerVocabulary(content)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-    if kind in ("bert", "distilbert"):
+    elif kind in ("bert", "distilbert"):
         _refuse_missing(folder, kind, "vocab.txt")
         content = tokenizer_files.build_word_pieces(folder, options)
     else:
@@ -197,13 +182,16 @@ def _read_one_stack(
         if kind == "openai-gpt":
             content = tokenizer_files.build_gpt(folder)
         else:
-            special = (*SPECIAL.values(), "<mask>")
+            special = *SPECIAL.values(), "<mask>"
             special = ("<|endoftext|>",) if kind == "gpt2" else special
             content = tokenizer_files.build_byte_level(folder, options, special)
-    try:
+    with _naming(path if path.is_file() else folder):
+        if kind == "bart":
+            # Published fine-tuned models have no row for the last piece, <mask>.
+            content = tokenizer_files.drop_mask(content, settings.get("vocab_size"))
+        elif path.is_file():
+            content = tokenizer_files.apply_options(content, options)
         return TokenizerVocabulary(content)
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from None
 
 
 def _read_multilingual(
@@ -236,7 +224,7 @@ def _read_multilingual(
 
 def _read_tokenizer(path: Path, languages: Iterable[str]) -> Vocabulary:
     """Read a tokenizer.json; pieces of languages in it become special."""
-    try:
+    with _naming(path):
         found = TokenizerVocabulary(path.read_bytes())
         backend = require("tokenizers", "train").Tokenizer.from_file(str(path))
         missing = sorted(languages - found.languages.keys())
@@ -245,18 +233,14 @@ def _read_tokenizer(path: Path, languages: Iterable[str]) -> Vocabulary:
             return found
         backend.add_special_tokens(own)
         return TokenizerVocabulary(backend.to_str().encode())
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def _with_table(
     model: Path, pieces: Sequence[str | None], languages: Mapping[str, str]
 ) -> TableVocabulary:
     table = json.dumps({"languages": languages, "pieces": pieces})
-    try:
+    with _naming(model):
         return TableVocabulary(model.read_bytes(), table.encode())
-    except InputError as error:
-        raise InputError(f"{model}: {error}") from None
 
 
 def _pieces(model: Path) -> list[str]:
