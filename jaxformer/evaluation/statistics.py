@@ -6,7 +6,6 @@ sentences, and over the resamples of a significance test.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,11 +74,6 @@ class Metric(Protocol):
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
         """Score the sentences whose rows sum to ``total``."""
         ...
-
-
-def count_ngrams(units: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
-    """Count the n-grams of words, or of the characters of a string."""
-    return Counter(zip(*(units[start:] for start in range(order)), strict=False))
 
 
 def score_rows(

@@ -2,16 +2,15 @@
 
 "Attention Is All You Need" and the papers that it compares with tokenise both sides by
 ``tokenizer.perl`` of Moses, split words at hyphens (Luong et al. 2015; tensor2tensor's
-``get_ende_bleu.sh``), and count by ``multi-bleu.perl``. Such scores compare with no
-sacreBLEU score, so they have another name and signature.
+``get_ende_bleu.sh``), and count by ``multi-bleu.perl``, as sacreBLEU does without a
+tokenizer and smoothing. Such scores compare with no other of sacreBLEU, so they have
+another name and signature.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,15 +18,13 @@ import numpy as np
 
 from jaxformer import __version__
 from jaxformer.errors import require
+from jaxformer.evaluation.metrics import SacreMetric
 from jaxformer.evaluation.sentences import check_sentences
-from jaxformer.evaluation.statistics import (
-    Score,
-    SentenceStatistics,
-    count_ngrams,
-)
+from jaxformer.evaluation.statistics import Score, SentenceStatistics
 from jaxformer.typing import Float
 
-_ORDER = 4
+_PLAIN = (("tokenize", "none"), ("smooth_method", "none"))
+_BLEU = SacreMetric("bleu", "BLEU", _PLAIN)
 # The papers' scripts read bytes: a no-break space is part of a word, and a letter of
 # two bytes can be next to two hyphens.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
@@ -99,53 +96,27 @@ class TokenizedBleu:
         check_sentences(hypotheses, references, sources)
         tokenize = _load_tokenizer(self.language)
 
-        def words(text: str) -> list[str]:
-            tokenized = tokenize(text)
-            return _WORD.findall(
-                split_compounds(tokenized) if self.compounds else tokenized
-            )
+        def words(text: str) -> str:
+            text = tokenize(text)
+            found = _WORD.findall(split_compounds(text) if self.compounds else text)
+            # In ASCII: sacreBLEU ends words at any white space.
+            return " ".join(each.encode("unicode_escape").decode() for each in found)
 
-        rows = [
-            _count(words(hypothesis), [words(line) for line in lines])
-            for hypothesis, *lines in zip(hypotheses, *references, strict=True)
-        ]
+        sides = ([*map(words, lines)] for lines in (hypotheses, *references))
+        rows = _BLEU.statistics(*sides).rows
         tokenizer = f"moses-{self.language}" if self.language else "none"
         signature = (
             f"{self.key}|nrefs:{len(references)}|case:mixed|tok:{tokenizer}"
             f"|compounds:{'split' if self.compounds else 'whole'}|smooth:none"
             f"|jaxformer:{__version__}"
         )
-        return SentenceStatistics(np.asarray(rows, np.float64), signature)
+        return SentenceStatistics(rows, signature)
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
         """Score the sentences whose rows sum to ``total``: 0 where an order of n-grams
         has no match.
         """
-        length, reference_length = total[:2]
-        matches, counts = total[2 : 2 + _ORDER], total[2 + _ORDER :]
-        value = 0.0
-        if np.all(matches > 0):
-            brevity = min(0.0, 1.0 - reference_length / length)
-            value = 100.0 * math.exp(brevity + float(np.mean(np.log(matches / counts))))
-        return Score(self.key, value, signature)
-
-
-def _count(words: list[str], references: list[list[str]]) -> list[int]:
-    """Count words, words of the reference nearest in length, then matching and all
-    n-grams of each order.
-    """
-    nearest = min(
-        (abs(len(reference) - len(words)), len(reference)) for reference in references
-    )[1]
-    matches, counts = [], []
-    for order in range(1, _ORDER + 1):
-        found = count_ngrams(words, order)
-        most: Counter[tuple[str, ...]] = Counter()
-        for reference in references:
-            most |= count_ngrams(reference, order)
-        matches.append((found & most).total())
-        counts.append(found.total())
-    return [len(words), nearest, *matches, *counts]
+        return Score(self.key, _BLEU.score(total, signature).value, signature)
 
 
 @functools.cache

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
 from jaxformer.diagnosis.checks.recipe import is_imported
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
-from jaxformer.evaluation.statistics import count_ngrams
 from jaxformer.evaluation.tokenizers import split_words
 
 _ORDER, _TIMES = 4, 3  # a loop: so many words in a row, so often in one sentence
@@ -150,5 +150,6 @@ def _judge_share(
 
 
 def _loops(line: str) -> bool:
-    found = count_ngrams(line.split(), _ORDER)
+    words = line.split()
+    found = Counter(zip(*(words[start:] for start in range(_ORDER)), strict=False))
     return max(found.values(), default=0) >= _TIMES
