@@ -144,9 +144,11 @@ def read_banned(
         return given
 
     name = "bad_words_ids"
-    sequences = check(name, search.get(name) or [], "list of lists")
+    given = search.get(name)
+    sequences = check(name, [] if given is None else given, "list of lists")
     name = "suppress_tokens"
-    single = search.get(name) or []
+    given = search.get(name)
+    single = [] if given is None else given
     single = [[id_] for id_ in single] if isinstance(single, list) else single
     sequences = [*sequences, *check(name, single, "list")]
     # Padding is never generated, and transformers leaves out the end.
