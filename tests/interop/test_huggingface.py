@@ -225,7 +225,7 @@ def test_the_first_token_of_a_target(tmp_path):
         ({"quantization_config": {"bits": 4}}, "quantised weights are not read; take"),
         (
             {"architectures": ["BartForSequenceClassification"]},
-            "must have BartForConditionalGeneration or BartModel, not BartForSequenceClassif",
+            "must have BartForConditionalGeneration or BartModel, not BartForSequ",
         ),
         (
             {"architectures": "BartForCausalLM"},
