@@ -156,7 +156,7 @@ def normalize(pair: Pair, form: UnicodeNormalization) -> Pair:
 
 def is_empty(pair: Pair) -> bool:
     """Return whether a side has only white space, control or invisible characters."""
-    return not (_can_be_seen(pair.source) and _can_be_seen(pair.target))
+    return not (can_be_seen(pair.source) and can_be_seen(pair.target))
 
 
 def is_identical(pair: Pair) -> bool:
@@ -333,7 +333,8 @@ def _clean(
             yield pair
 
 
-def _can_be_seen(text: str) -> bool:
+def can_be_seen(text: str) -> bool:
+    """Return whether not all is white space, control or invisible characters."""
     return any(
         character not in _BLANKS and unicodedata.category(character) not in _UNSEEN
         for character in text

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.cleaning import can_be_seen
 from jaxformer.data.frame import Frame
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError, LineError
@@ -124,6 +125,8 @@ class Codec:
             if decoding.long_sources == "split"
             else None
         )
+        # Not all vocabularies have nothing for what cannot be seen.
+        texts = [text if can_be_seen(text) else "" for text in texts]
         divided = [[("", text)] for text in texts]
         if paragraphs:
             from jaxformer.translation.paragraphs import split_sentences

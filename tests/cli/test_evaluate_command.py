@@ -190,7 +190,7 @@ def test_empty_sides_are_counted(call, reversal, tmp_path, named):
         return call("evaluate", f"--workdir={reversal}", "--beam_size=1", *given)
 
     assert evaluate(("a b", "b a"), ("c", "c")).err == ""
-    outcome = evaluate(("a b", "b a"), ("c", ""), ("\u200b", "c"))
+    outcome = evaluate(("a b", "b a"), ("c", ""), ("\x01", "c"))
     assert outcome.code == 0
     said = "warning: 2 of 3 pairs have an empty side, and count\n"
     assert outcome.err == f"jaxformer: {said}"

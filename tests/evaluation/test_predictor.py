@@ -86,7 +86,7 @@ def test_tags():
     than a row. Words of no piece keep their place.
     """
     predictor = load("tagged")
-    texts = ["Ein Hund \u200b läuft .", "", " ".join(LINES[:4])]
+    texts = ["Ein Hund \x01 läuft .", "", " ".join(LINES[:4])]
     found = predictor.predict(texts)
     for text, each in zip(texts, found, strict=True):
         assert each["words"] == text.split()

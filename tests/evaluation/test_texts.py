@@ -140,7 +140,7 @@ def test_a_text_without_tokens_is_no_number():
     pairs, _ = load_evaluation(predictor.config.data.test, predictor.config.data)
     pairs = pairs[:5]
     expected, lines = texts.score_encoder(predictor, pairs)
-    empty = Pair("\u200b", "4.5")
+    empty = Pair("\x01", "4.5")
     assert predictor.predict([empty.source]) == [{"value": None}]
     found, more = texts.score_encoder(predictor, [*pairs, empty])
     assert found.pop("without_tokens") == 1

@@ -263,7 +263,7 @@ def test_odd_validation_text_is_named(config, corpus, tmp_path, known, empty):
     """
     train, valid = (list(load(corpus[f"data.{x}"], "", "")) for x in ("train", "valid"))
     other = [pair for pair in valid if pair not in train][: 9 - known - empty]
-    blank = [("\u200b ", "a b"), ("a b", "")][:empty]
+    blank = [("\x01 ", "a b"), ("a b", "")][:empty]
     path = tmp_path / "valid.tsv"
     lines = ["\t".join(pair) + "\n" for pair in [*train[5 : 5 + known], *other, *blank]]
     path.write_text("".join(lines), "utf-8")

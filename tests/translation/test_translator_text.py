@@ -56,7 +56,7 @@ def test_line_breaks_are_not_written():
     assert not any({"\n", "\r"} & set(best.text) for (best,) in found)
 
 
-BLANK = ["", " ", "\t", "\u3000", " \u200b ", "\r", " " * 100_000]
+BLANK = ["", " ", "\t", "\u3000", " \x01 ", " \u200b ", "\r", " " * 100_000]
 ODD = [
     *("x", "🙂🎉🙂", "\x00\x01\x07a\x1b[31m", "one\u2028two\u2029three"),
     *("one\x85two\x0bthree\x1cfour", "</s>", "<pad> <s> <unk>", "⁇", "▁", "\ud800"),
