@@ -16,7 +16,6 @@ BLOCKS = {
     for block in all_blocks()
     if block.kind in ("text", "json")
 }
-README = BLOCKS["README.md", "model:"]
 NAME = r"(?:bundled:|text:|runs/)[^\s,]+(?:,[^\s,]+\.de)?"
 NUMBER = r"(?<![a-z])[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?::\d\d)*"
 
@@ -107,12 +106,10 @@ def printed(tmp_path_factory):
 
 
 LINES = {
-    ("train", "README"): README[: README.index("bleu")],
     ("train", "train"): BLOCKS["docs/train.md", "training"],
     ("compare", "evaluation"): BLOCKS["docs/evaluation.md", "500"],
 }
 OBJECTS = {
-    ("evaluate", "README"): README[README.index("bleu") :],
     ("evaluate", "train"): BLOCKS["docs/train.md", "dataset"],
     ("score", "evaluation"): BLOCKS["docs/evaluation.md", '{"sentences":'],
 }

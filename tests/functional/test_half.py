@@ -61,19 +61,6 @@ def test_every_matmul_of_a_gradient_has_operands_of_the_compute_dtype(
     assert set(operands) == {(short, short)}
 
 
-@pytest.mark.parametrize(("platform", "matmuls"), [("cpu", 9), ("tpu", 5), ("cuda", 5)])
-def test_accelerators_compute_gradients_of_several_maps_in_two_matmuls(
-    platform, matmuls
-):
-    """One for the input and one for all kernels, where a CPU takes two for each map."""
-    total = lambda *given: sum(map(jnp.sum, apply(*given)))  # noqa: E731
-    x = draw(70, 2, 3, WIDTH).astype(jnp.bfloat16)
-    gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))
-    traced = gradient.trace(three_maps(), x)
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert text.count("stablehlo.dot_general") == matmuls
-
-
 def test_linear_in_half_precision_refuses_forward_mode():
     """As its docstring says: jvp raises but in float32, and a Hessian-vector product is
     the gradient of a product with the gradient.
@@ -91,24 +78,6 @@ def test_linear_in_half_precision_refuses_forward_mode():
     along = lambda y: jnp.vdot(jax.grad(energy)(y).astype(jnp.float32), wide)  # noqa: E731
     twice = np.asarray(jax.jit(jax.grad(along))(x), np.float32)
     assert np.abs(twice - exact).max() < 2**-4 * np.abs(exact).max()
-
-
-@pytest.mark.usefixtures("accelerator")
-@pytest.mark.parametrize(
-    ("function", "dtype", "shapes", "kept"),
-    [
-        (F.dot_product_attention, "bfloat16", [(3, 6, 2, 7)] * 3, (6, 6)),
-        (F.dot_product_attention, "float32", [(3, 6, 2, 7)] * 3, (6, 6)),
-        (F.layer_norm, "float32", [(3, 8), (8,), (8,)], (3, 8)),
-    ],
-)
-def test_the_backward_pass_keeps_one_array(function, dtype, shapes, kept):
-    """In the type of the inputs: of attention that of queries x keys."""
-    first = lambda *x: jax.tree.leaves(function(*x))[0]  # noqa: E731
-    inputs = [jnp.ones(shape, dtype) for shape in shapes]
-    pull = jax.eval_shape(lambda *x: jax.vjp(first, *x)[1], *inputs)
-    leaves = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape[-2:] == kept]
-    assert [leaf.dtype for leaf in leaves] == [dtype]
 
 
 @pytest.mark.usefixtures("unchecked")
