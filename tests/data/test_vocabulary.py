@@ -122,8 +122,8 @@ def test_any_text_can_be_encoded(english_german, permuted, text):
 
 
 def test_normalisation_is_the_documented_one(english_german):
-    """Runs of white space become one space, all else stays. Every character of the training
-    text is a piece.
+    """Runs of white space become one space, all else stays. Every character of the
+    training text is a piece.
     """
     v = english_german
     assert v.decode(v.encode("  table  file \t\n x  ")) == "table file x"
