@@ -6,9 +6,10 @@ r"""Run the examples of README and docs, and show which outputs differ.
 
 An example is a block of the language console: lines that begin with "$ " are commands,
 a backslash at the end continues one, and what follows is their output.
-Each runs in a bash of its own, in a folder in which runs/quickstart is a copy of
---workdir; what it says on standard error is shown too. Another model than the pages'
-gives other translations and scores. --write also takes over the pictures of the run.
+Each runs in a bash of its own, in a folder with the package as in a clone, in which
+runs/quickstart is a copy of --workdir; what it says on standard error is shown too.
+Another model than the pages' gives other translations and scores. --write also takes
+over the pictures of the run.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def working_copy(workdir: Path) -> Iterator[None]:
         )
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(workdir, Path(folder) / "runs" / "quickstart")
+        (Path(folder) / "jaxformer").symlink_to(ROOT / "jaxformer")
         with contextlib.chdir(folder):
             yield
 
