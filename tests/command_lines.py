@@ -49,7 +49,7 @@ OWN_SCRIPTS = {
     "scripts/translate.py": "translate",
     "scripts/evaluate.py": "evaluate",
 }
-_LOOP = re.compile(r"^for (\w+) in (.*?); do\n(.*?)^done$", re.MULTILINE | re.DOTALL)
+_LOOP = re.compile(r"^for (\w+) in (.*?); do\s(.*?)\bdone$", re.MULTILINE | re.DOTALL)
 _ASSIGNMENT = re.compile(r"\w+=.*")
 _VARIABLE = re.compile(r'^(\w+)="([^"]*)"$', re.MULTILINE)
 
@@ -71,7 +71,7 @@ def read_commands(text: str) -> Iterator[list[str]]:
     """Return the words of each simple command of a shell text, loops unrolled, without
     redirections and comments.
     """
-    text = text.replace("\\\n", " ")
+    text = re.sub(r"\\\n| 2(?=>)", " ", text)
     text = _LOOP.sub(
         lambda loop: "\n".join(
             loop[3].replace(f"${loop[1]}", value) for value in shlex.split(loop[2])

@@ -11,10 +11,13 @@ from training.little import LITTLE_RUN
 
 import runs
 
+COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
 BLOCKS = {
-    (block.page, block.text.split()[0]): block.text
+    (block.page, text.split()[0]): text
     for block in all_blocks()
-    if block.kind in ("text", "json")
+    if block.kind in ("text", "console")
+    for text in COMMAND.split(block.text)
+    if text.strip()
 }
 NAME = r"(?:bundled:|text:|runs/)[^\s,]+(?:,[^\s,]+\.de)?"
 NUMBER = r"(?<![a-z])[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?::\d\d)*"
