@@ -42,18 +42,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxformer.data.config import Cleaning, UnicodeNormalization
-from jaxformer.data.files import is_valid
+from jaxformer.data.files import can_be_seen, is_valid
 
 if TYPE_CHECKING:
     from jaxformer.data.duplicates import Duplicates
     from jaxformer.data.records import Pair
-
-# Invisible, although letters and symbols by their category: the Hangul fillers and the
-# braille blank.
-_BLANKS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-# Separators, control and format characters (zero-width space, byte order mark), halves
-# of surrogate pairs, and marks, which are invisible without a letter.
-_UNSEEN = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn", "Mc", "Me"))
 
 
 @dataclass
@@ -331,11 +324,3 @@ def _clean(
                 break
         else:
             yield pair
-
-
-def can_be_seen(text: str) -> bool:
-    """Return whether not all is white space, control or invisible characters."""
-    return any(
-        character not in _BLANKS and unicodedata.category(character) not in _UNSEEN
-        for character in text
-    )

@@ -14,6 +14,7 @@ import io
 import itertools
 import lzma
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -38,6 +39,12 @@ _ARCHIVES = {
 _ZIP = b"PK\x03\x04"
 # What Python makes of bytes that are not UTF-8.
 _INVALID = re.compile("[\udc80-\udcff]")
+# Invisible, although letters and symbols by their category: the Hangul fillers and the
+# braille blank.
+_BLANKS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+# Separators, control and format characters (zero-width space, byte order mark), halves
+# of surrogate pairs, and marks, which are invisible without a letter.
+_UNSEEN = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn", "Mc", "Me"))
 
 
 class _InvalidError(Exception):
@@ -131,6 +138,14 @@ def _by_wildcards(pattern: str, paths: Sequence[Path]) -> dict[tuple[str, ...], 
     )
     matches = ((re.fullmatch(regex, str(path)), path) for path in paths)
     return {match.groups(): path for match, path in matches if match}
+
+
+def can_be_seen(text: str) -> bool:
+    """Return whether not all is white space, control or invisible characters."""
+    return any(
+        character not in _BLANKS and unicodedata.category(character) not in _UNSEEN
+        for character in text
+    )
 
 
 def is_valid(text: str) -> bool:

@@ -97,8 +97,9 @@ def train(
         display.doing("encoding the text")
         data, valid = together(lambda: _load(run, display))
         display.doing("drawing or restoring the parameters")
-        _compile_ahead(run, engine, data, valid)
-        first, texts = _check_start(run, engine, data)
+        compile_ahead = functools.partial(_compile_ahead, run, engine, data, valid)
+        first, texts = _check_start(run, engine, data, compile_ahead)
+        compile_ahead()  # of a run that continues
         validate = None
         if make_validator is not None and config.evaluation.max_sentences != 0:
             validate = together(functools.partial(make_validator, run, model))
@@ -154,7 +155,7 @@ def _compile_ahead(
 
 
 def _check_start(
-    run: Run, engine: Engine, data: TrainingData
+    run: Run, engine: Engine, data: TrainingData, compile_ahead: Callable[[], None]
 ) -> tuple[tuple[TrainState, Progress] | None, dict[str, str]]:
     """Return what a new run begins with and the hashes of the validation text, before
     anything is written.
@@ -163,7 +164,7 @@ def _check_start(
     check_same(hashes, "give every host the same text")
     texts = hash_validation(run.valid, run.config.evaluation.max_sentences)
     if not SavedCheckpoints(run.checkpoints).steps:
-        return _first_state(run, engine, data), texts
+        return _first_state(run, engine, data, compile_ahead), texts
     together(lambda: _check_validation(run, texts))
     return None, texts
 
@@ -240,7 +241,7 @@ def _begin(
     where = bucket.reword(str(run.checkpoints))
     check_same({f"the list of checkpoints in {where}": checkpoints.steps}, _SHARE)
     if not checkpoints.steps:
-        return first or _first_state(run, engine, data)
+        return first or _first_state(run, engine, data, lambda: None)
     step = checkpoints.find("latest")
     progress = Progress.from_json(checkpoints.progress(step))
     check_vocabulary(run.directory, run.vocabularies, progress.vocabulary, step)
@@ -285,14 +286,18 @@ def _check_validation(run: Run, texts: dict[str, str]) -> None:
 
 
 def _first_state(
-    run: Run, engine: Engine, data: TrainingData
+    run: Run, engine: Engine, data: TrainingData, compile_ahead: Callable[[], None]
 ) -> tuple[TrainState, Progress]:
-    """Make the state of a run that begins, from its seed or from another run."""
+    """Make the state of a run that begins, from its seed or from another run.
+
+    What is refused is refused before ``compile_ahead`` begins, whose threads end late.
+    """
     _refuse_lost_checkpoints(run)
     progress = Progress(vocabulary=run.vocabularies.hash, data=data.hash)
-    state, training = engine.create(), run.config.training
+    training = run.config.training
     if training.initial_run is None:
-        return state, progress
+        compile_ahead()
+        return engine.create(), progress
     like = engine.abstract()
     params = like.params if like.base is None else like.base
     initial = load_initial(
@@ -302,7 +307,8 @@ def _first_state(
         like.optimizer,
         text=run.vocabularies.text_hash if run.vocabularies.labels else None,
     )
-    state = engine.collect(state)
+    compile_ahead()
+    state = engine.collect(engine.create())
     # A head that the other run does not have stays as it was drawn.
     params = {**state.params, **initial.params} if initial.drawn else initial.params
     progress.drawn = list(initial.drawn)

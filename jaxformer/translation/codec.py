@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.data.cleaning import can_be_seen
+from jaxformer.data.files import can_be_seen
 from jaxformer.data.frame import Frame
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError, LineError
