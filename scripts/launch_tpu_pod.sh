@@ -76,7 +76,7 @@ train() {
     # What outlives the connection is quoted once more, for a shell of its own.
     on all "cd jaxformer || exit 1
         if ! pgrep -F train.pid -f 'jaxformer train' > /dev/null 2>&1; then
-            rm -f train.code train.stop
+            rm -f train.code train.stop; : > train.log
             setsid nohup bash -c $(printf '%q' "$run") > train.log 2>&1 < /dev/null &
             echo \$! > train.pid
         fi

@@ -150,8 +150,10 @@ class Engine:
     def compile(self, batch: Batch, *, train: bool = True) -> Future[Any]:
         """Begin to compile :meth:`step` for batches of this shape, or
         :meth:`evaluate`, unless that is begun. Whoever waits for the end then calls a
-        step that JAX has compiled.
+        step that JAX has compiled. With several hosts the call compiles it.
         """
+        if jax.process_count() > 1:
+            return self.compiler.submit(lambda: None)
         key = train, *((name, rows.shape) for name, rows in batch.items())
         if key not in self.programs:
             state, step = self.abstract(), self.train_step if train else self.eval_step
