@@ -78,7 +78,7 @@ class Bar(Display):
         self._live.start()
 
     def say(self, text: str) -> None:
-        """Show a line above the bar; text after a tab is wrapped beside its label."""
+        """Show a line above the bar; text after a tab is wrapped next to its label."""
         from rich.table import Table
 
         for line in escape_controls(bucket.reword(text)).split("\n"):

@@ -159,7 +159,7 @@ class Engine:
             state, step = self.abstract(), self.train_step if train else self.eval_step
             given = state if train else state.evaluated
             placed = self.put(batch) if train else self._put_own(batch)
-            # What it is traced to depends on settings of JAX that a thread has alone.
+            # What it is traced to depends on settings of JAX that only its thread has.
             lowered = step.lower(given, dict(placed))
             self.programs[key] = self.compiler.submit(lowered.compile)
         return self.programs[key]

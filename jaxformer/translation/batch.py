@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Search: TypeAlias = Callable[[Models, BatchInput, SearchRules], SearchResult]
 """Searches a batch, as :func:`~jaxformer.translation.compiled.search` does."""
 
-# Sentences of a batch beside others: with more, each takes a core no less time.
+# Sentences of a batch next to others: with more, each takes a core no less time.
 _SIDE_BY_SIDE = 16
 
 # A scalar of jax.numpy runs a program of its own, about 30 µs on a CPU.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -73,31 +72,28 @@ def count_workers(devices: int) -> int:
 def in_order(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[_Result]:
-    """Yield what a function returns for each item, in order. Several threads compute
-    ahead, of at most one item more than there are threads.
+    """Yield what a function returns for each item, in order. Threads compute at most
+    one item more than there are threads before it is needed.
 
     Args:
         function: of an item.
         items: read in the thread of the caller.
-        workers: number of threads; below 2: that of the caller alone.
+        workers: number of threads; below 2: only that of the caller.
     """
     if workers < 2:
         yield from map(function, items)
         return
-    pool, ahead = ThreadPoolExecutor(workers), deque[Future[_Result]]()
+    from jaxformer.data.encoding import map_ahead
+
+    pool = ThreadPoolExecutor(workers)
     try:
-        for item in items:
-            ahead.append(pool.submit(function, item))
-            if len(ahead) > workers:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        yield from map_ahead(pool, function, items, workers)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def search(
-    models: Models, batch: BatchInput, rules: SearchRules, *, beside: bool = False
+    models: Models, batch: BatchInput, rules: SearchRules, *, concurrent: bool = False
 ) -> SearchResult:
     """Search the translations of a batch. Each device stops when its own sentences are
     done; nothing is communicated.
@@ -106,10 +102,10 @@ def search(
         models: one, or an ensemble.
         batch: the sentences.
         rules: of the search.
-        beside: whether other batches are searched at the same time: on a CPU the
+        concurrent: whether other batches are searched at the same time: on a CPU the
             program then keeps to one core.
     """
-    run = _search_on_one_core if beside else _search
+    run = _search_on_one_core if concurrent else _search
     return run(
         models.models, models.params, models.weights, batch, rules, mesh=models.mesh
     )

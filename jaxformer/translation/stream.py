@@ -161,7 +161,7 @@ class LineSearch:
 
         def run(planned: tuple[list[int], Shape]) -> list[list[Hypothesis] | LineError]:
             batch = [sentences[index] for index in planned[0]]
-            translated = self.search(batch, planned[1], beside=workers > 1)
+            translated = self.search(batch, planned[1], concurrent=workers > 1)
             raise_first(translated)
             return translated
 
@@ -228,14 +228,14 @@ class LineSearch:
         sentences: Sequence[Sentence],
         shape: Shape,
         *,
-        beside: bool = False,
+        concurrent: bool = False,
     ) -> list[list[Hypothesis] | LineError]:
         """Translate a batch: the second step of a search.
 
         Args:
             sentences: of :meth:`prepare`, each with tokens.
             shape: that holds them.
-            beside: as of :func:`~jaxformer.translation.compiled.search`.
+            concurrent: as of :func:`~jaxformer.translation.compiled.search`.
 
         Returns:
             The translations of each sentence, or its error: its scores are NaN.
@@ -252,7 +252,7 @@ class LineSearch:
             given=len(frame.target_before),
             shortlist=self.shortlist,
             shape=shape,
-            run=functools.partial(search, beside=beside),
+            run=functools.partial(search, concurrent=concurrent),
         )
         places = [each.place[0] for each in sentences]
         errors = find_nan(np.asarray(found.scores), places)

@@ -81,8 +81,8 @@ def _draw_panel(
             markersize=3.8,
             label=f"{name}, last {_write(key, values[-1])}",
         )
-    if len(lines) == 1:
-        axes.set_ylim(bottom=0)  # BLEU
+    if lines[0][0] == "valid/bleu":
+        axes.set_ylim(bottom=0)
     style.title(axes, title)
     style.count_steps(axes, 6)
     style.frame(axes)
