@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
-    from jaxformer import data, functional, models, nn, search, training
+    from jaxformer import data, functional, kernels, models, nn, search, training
     from jaxformer.errors import InputError
     from jaxformer.models import Transformer, TransformerConfig
     from jaxformer.translation.translator import Translator
@@ -25,6 +25,7 @@ __all__ = [
     "Translator",
     "data",
     "functional",
+    "kernels",
     "models",
     "nn",
     "search",
@@ -34,7 +35,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        **dict.fromkeys(("data", "functional", "nn", "search", "training"), ""),
+        **dict.fromkeys(
+            ("data", "functional", "kernels", "nn", "search", "training"), ""
+        ),
         "errors": "InputError",
         "models": "Transformer TransformerConfig",
         "translation.translator": "Translator",

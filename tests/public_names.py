@@ -13,7 +13,7 @@ import typing
 from jaxformer.cli.main import COMMANDS
 from jaxformer.runs.config import RunConfig
 
-PACKAGES = ("data", "functional", "models", "nn", "search", "training")
+PACKAGES = ("data", "functional", "kernels", "models", "nn", "search", "training")
 
 
 def names() -> list[str]:

@@ -17,6 +17,7 @@ typing errors
 bucket
 files table signals
 functional data
+kernels
 nn
 models search
 jaxformer
@@ -40,7 +41,7 @@ HIDDEN = {"search": {"nn", "data"}}
 
 # The only packages, beyond Python's own, that these rooms import.
 OUTSIDE = {
-    "functional": {"jax", "numpy"},
+    "functional": {"jax", "jaxtyping", "numpy"},
     "data": {"numpy"},
     "search": {"jax", "numpy"},
 }
@@ -169,7 +170,6 @@ CIRCLES = """
 data.frame data.vocabulary data.vocabulary_labels data.vocabulary_sentencepiece \
 data.vocabulary_table data.vocabulary_tokenizer data.vocabulary_training
 data.labelled data.sources data.texts
-functional.attention functional.backends functional.fused_attention
 models.encoder models.language_model models.one_stack models.recurrent models.seq2seq
 serving.languages serving.service
 translation.batch translation.shortlist

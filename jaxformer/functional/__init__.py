@@ -1,5 +1,5 @@
-"""Pure functions on arrays and plain dicts of arrays, for plain JAX, Linen, NNX and
-Equinox.
+"""The equations of the Transformer as pure functions on arrays and plain dicts of
+arrays, for plain JAX, Linen, NNX and Equinox.
 """
 
 from jaxformer.functional.attention import (
@@ -8,7 +8,6 @@ from jaxformer.functional.attention import (
     multi_head_attention,
     project_keys_values,
 )
-from jaxformer.functional.chunked_losses import output_losses
 from jaxformer.functional.earlier_attention import (
     additive_scores,
     attend_by_scores,
@@ -73,7 +72,6 @@ __all__ = [
     "linear",
     "masked_softmax",
     "multi_head_attention",
-    "output_losses",
     "padding_mask",
     "project_keys_values",
     "project_to_vocabulary",

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.functional.attention import masked_softmax
-from jaxformer.functional.kernels import einsum, tensordot
-from jaxformer.functional.layers import linear
+from jaxformer.functional.layers import linear, wide_dtype
 from jaxformer.typing import Array, Bool, Float, Parameters
 
 
@@ -54,7 +53,8 @@ def energies(
     """
     hidden = jnp.tanh(query[:, :, None, :] + memory[:, None, :, :])
     # Unlike `linear`, not rounded to the dtype of the operands.
-    return tensordot(hidden, energy["kernel"], 1)[..., 0]
+    wide, kernel = wide_dtype(hidden), energy["kernel"].astype(hidden.dtype)
+    return jnp.tensordot(hidden, kernel, 1, preferred_element_type=wide)[..., 0]
 
 
 def concat_scores(
@@ -93,7 +93,9 @@ def dot_scores(
     """Compute s . h (Luong et al. 2015, section 3.1, "dot"), without the division by
     the square root of the width of Vaswani et al. 2017.
     """
-    return einsum("BTD,BSD->BTS", query, memory)
+    return jnp.einsum(
+        "BTD,BSD->BTS", query, memory, preferred_element_type=wide_dtype(query)
+    )
 
 
 def attend_by_scores(
@@ -124,5 +126,10 @@ def attend_by_scores(
             f" of shape {scores.shape} not the shape {mask.shape}"
         )
     weights = masked_softmax(scores, mask)
-    context = einsum("BTS,BSE->BTE", weights.astype(memory.dtype), memory)
+    context = jnp.einsum(
+        "BTS,BSE->BTE",
+        weights.astype(memory.dtype),
+        memory,
+        preferred_element_type=weights.dtype,
+    )
     return context.astype(memory.dtype), weights

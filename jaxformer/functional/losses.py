@@ -1,293 +1,178 @@
-"""Losses and counts over target tokens. Every function returns (sum, count); the
-caller divides once.
+"""Losses and counts over target tokens (Vaswani et al. 2017, section 5.4). Each
+function returns a sum and the sum of the weights; the caller divides once.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from jaxformer.errors import InputError
-from jaxformer.functional.checks import (
-    SMOOTHING_CONVENTIONS,
-    check_positions,
-    check_targets,
-    check_weights,
-)
-from jaxformer.functional.kernels import wide_dtype
+from jaxformer.functional.layers import wide_dtype, widen
+from jaxformer.functional.shapes import check_shapes
 from jaxformer.typing import Array, Bool, Float, Int
 
+Weights: TypeAlias = Bool[Array, "*B"] | Float[Array, "*B"] | None
+"""0 or False at padding, which contributes exactly 0 to sums and gradients, even where
+logits are infinite. None: all 1. A negative weight is refused, or NaN under ``jit``.
+"""
 
-def smoothing_floor(
-    vocabulary_size: int, smoothing: float, convention: str = "others"
-) -> float:
-    """Compute the lowest reachable smoothed loss in nats: the entropy of the
-    smoothed target distribution.
-    """
-    on, off = smoothed_probabilities(vocabulary_size, smoothing, convention)
-    entropy = 0.0
-    for probability, times in ((on, 1), (off, vocabulary_size - 1)):
-        if probability > 0.0:
-            entropy -= times * probability * math.log(probability)
-    return entropy
+Sums: TypeAlias = tuple[Float[Array, ""], Float[Array, ""]]
+
+SMOOTHING_CONVENTIONS = ("others", "all")
 
 
 def smoothed_probabilities(
-    vocabulary_size: int, smoothing: float, convention: str
+    size: int, smoothing: float, convention: str = "others"
 ) -> tuple[float, float]:
-    """Return the target probability of the true token and of each other token (Vaswani
-    et al. 2017, section 5.4).
+    """Return the target probabilities of the true token and of each other token.
 
     Args:
-        vocabulary_size: V, at least 2.
-        smoothing: epsilon, at least 0 and below 1.
+        size: V, at least 2.
+        smoothing: epsilon, in [0, 1).
         convention: ``others`` shares epsilon among the V - 1 other tokens
-            (tensor2tensor, flax); ``all`` shares it among all V, the true one included
-            (Szegedy et al. 2016; PyTorch, optax).
+            (tensor2tensor); ``all`` among all V (Szegedy et al. 2016, PyTorch, optax).
 
     Raises:
-        InputError: an unknown convention, an epsilon out of range or a vocabulary
-            without another token.
+        InputError: a value out of range.
     """
-    if vocabulary_size < 2:
+    known = convention in SMOOTHING_CONVENTIONS
+    if size < 2 or not 0.0 <= smoothing < 1.0 or not known:
         raise InputError(
-            f"a loss needs a vocabulary of at least 2 tokens, not {vocabulary_size}"
-        )
-    if not 0.0 <= smoothing < 1.0:
-        raise InputError(
-            f"label smoothing must be at least 0 and below 1, not {smoothing}"
+            "label smoothing is in [0, 1), by others or all, of at least 2 tokens: not"
+            f" {smoothing}, {convention!r}, {size}"
         )
     if convention == "others":
-        return 1.0 - smoothing, smoothing / (vocabulary_size - 1)
-    if convention == "all":
-        return (
-            1.0 - smoothing + smoothing / vocabulary_size,
-            smoothing / vocabulary_size,
-        )
-    raise InputError(
-        f"the smoothing convention is one of {', '.join(SMOOTHING_CONVENTIONS)}, not"
-        f" {convention!r}"
-    )
+        return 1.0 - smoothing, smoothing / (size - 1)
+    return 1.0 - smoothing + smoothing / size, smoothing / size
 
 
+def smoothing_floor(size: int, smoothing: float, convention: str = "others") -> float:
+    """Return the lowest smoothed loss in nats: the entropy of the smoothed targets."""
+    on, off = smoothed_probabilities(size, smoothing, convention)
+    return -sum(n * p * math.log(p) for p, n in ((on, 1), (off, size - 1)) if p > 0.0)
+
+
+@check_shapes()
 def cross_entropy(
     logits: Float[Array, "*B V"],
     targets: Int[Array, "*B"],
-    weights: Bool[Array, "*B"] | Float[Array, "*B"],
+    weights: Weights = None,
     *,
     smoothing: float = 0.0,
     convention: str = "others",
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum the label-smoothed cross-entropy over the weighted targets, in nats.
-
-    With q the smoothed target distribution, -sum_v q(v) log p(v) = log sum_v exp(z_v) -
-    sum_v q(v) z_v, which needs no array of log-probabilities. The constant entropy of q
-    is not subtracted, see :func:`smoothing_floor`. Padding columns of the vocabulary
-    are smoothed like any other token.
-
-    Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7.
+) -> Sums:
+    """Sum -sum_v q(v) log p(v) = log sum_v exp(z_v) - sum_v q(v) z_v in nats, where q
+    is the smoothed target distribution.
 
     Args:
-        logits: of any float dtype; used in float32, or in float64 for float64 logits.
-        targets: the true tokens. With weight 0 they may be any number, such as -100.
-            Otherwise a target outside 0 to V - 1 makes loss and gradient NaN under
-            ``jit``, and is refused where values are known.
-        weights: 0 or False at padding, which contributes exactly 0 to the loss and to
-            the gradient. One below 0 makes both NaN under ``jit``, and is refused where
-            values are known.
-        smoothing: epsilon; 0.1 in the paper. 0 gives the plain cross-entropy.
+        logits: z; used in the wider of float32 and their dtype.
+        targets: the true tokens. One outside 0 to V - 1 is refused, or NaN under
+            ``jit``; at padding it may be any number.
+        weights: of each position.
+        smoothing: epsilon; 0.1 in the paper.
         convention: see :func:`smoothed_probabilities`.
 
-    Returns:
-        The sum of the losses, and the sum of the weights to divide it by.
-
     Raises:
-        InputError: shapes that do not match, a target out of range, a weight below 0,
-            or invalid smoothing.
-
-    Example:
-        >>> targets, weights = jnp.array([[1, 0]]), jnp.array([[True, False]])
-        >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), targets, weights)
-        >>> round(float(total / count), 4)  # log 4
-        1.3863
+        InputError: shapes that do not match, or a value out of range.
     """
-    check_positions(logits.shape, targets.shape, weights.shape)
-    on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
-    targets, weights = (
-        check_targets(targets, weights, logits.shape[-1]),
-        check_weights(weights, logits),
-    )
-    return (
-        _losses(on, off, logits, targets, weights != 0.0) * weights
-    ).sum(), weights.sum()
+    size = logits.shape[-1]
+    on, off = smoothed_probabilities(size, smoothing, convention)
+    weights = check_targets(logits.shape, targets, weights)
+    z, targets = _at_targets(logits, weights), targets.astype(jnp.int32)
+    columns = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
+    is_target = columns == targets[..., None]
+    expected = jnp.where(is_target, on * z, off * z if off else 0.0).sum(axis=-1)
+    losses = jax.nn.logsumexp(z, axis=-1) - expected
+    # A factor: the gradient of a target out of range is then NaN too.
+    factor = jnp.where(_inside(targets, size), 1.0, jnp.nan).astype(z.dtype)
+    return weigh(losses * factor, weights)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _losses(
-    on: float,
-    off: float,
-    logits: Float[Array, "*B V"],
-    targets: Int[Array, "*B"],
-    real: Bool[Array, "*B"],
-) -> Float[Array, "*B"]:
-    """Return the cross-entropy of each position, whose target has probability ``on``
-    and each other token ``off``.
+@check_shapes()
+def z_loss(logits: Float[Array, "*B V"], weights: Weights = None) -> Sums:
+    """Sum (log Z)^2, Z = sum_v exp(z_v), which keeps log Z near 0 (Chowdhery et al.
+    2022, section 5).
     """
-    logits = logits.astype(wide_dtype(logits))
-    # NaN out of range; a negative index would count from the end.
-    index = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
-    true = jnp.take_along_axis(logits, index, axis=-1, mode="fill", fill_value=jnp.nan)[
-        ..., 0
-    ]
-    losses = jax.nn.logsumexp(logits, axis=-1) - (on - off) * true
-    if off > 0.0:
-        losses = losses - off * logits.sum(axis=-1)
-    # a padded position may hold inf, and 0 * inf is NaN
-    return jnp.where(real, losses, 0.0)
+    weights = check_targets(logits.shape, None, weights)
+    log_z = jax.nn.logsumexp(_at_targets(logits, weights), axis=-1)
+    return weigh(log_z**2, weights)
 
 
-@_losses.defjvp
-def _losses_jvp(
-    on: float,
-    off: float,
-    primals: tuple[Array, Array, Array],
-    tangents: tuple[Array, Any, Any],
-) -> tuple[Array, Array]:
-    """Compute the gradient, softmax minus q, at once; autodiff would scatter into
-    zeros for the true token.
-    """
-    (logits, targets, real), (change, _, _) = primals, tangents
-    wide = logits.astype(wide_dtype(logits))
-    # With keepdims this would be another sum than that of the losses.
-    softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1)[..., None])
-    columns = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
-    others = jnp.where(_inside(targets, logits.shape[-1]), off, jnp.nan)[..., None]
-    slope = jnp.where(
-        real[..., None],
-        softmax - jnp.where(columns == targets[..., None], on, others),
-        0.0,
-    )
-    return _losses(on, off, logits, targets, real), (
-        slope * change.astype(wide.dtype)
-    ).sum(axis=-1)
-
-
-def z_loss(
-    logits: Float[Array, "*B V"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum (log Z)^2 over the weighted positions, where Z = sum_v exp(z_v) is the
-    denominator of the softmax.
-
-    Added to the cross-entropy with a small weight, it keeps log Z near 0. Without it
-    all logits may drift together, which no softmax shows and which costs precision in
-    bfloat16. Chowdhery et al. 2022, section 5 (weight 1e-4).
-
-    Args:
-        logits: of any float dtype; used in float32, or in float64 for float64 logits.
-        weights: 0 or False at padding, which contributes exactly 0 to the loss and to
-            the gradient. One below 0 makes both NaN under ``jit``, and is refused where
-            values are known.
-
-    Returns:
-        The sum, in squared nats, and the sum of the weights to divide it by.
-
-    Example:
-        >>> total, count = z_loss(jnp.zeros((1, 2, 4)), jnp.array([[True, False]]))
-        >>> round(float(total / count), 4)  # (log 4)^2
-        1.9218
-    """
-    check_positions(logits.shape, weights.shape)
-    weights = check_weights(weights, logits)
-    normaliser = jax.nn.logsumexp(_without_padding(logits, weights), axis=-1)
-    return _sum(normaliser**2, weights)
-
-
+@check_shapes()
 def symmetric_divergence(
     logits_a: Float[Array, "*B V"],
     logits_b: Float[Array, "*B V"],
-    weights: Bool[Array, "*B"] | Float[Array, "*B"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats: the
-    divergence of R-Drop.
-
-    With p and q the softmax of the two logits, each term is
-    sum_v (p_v - q_v) (log p_v - log q_v) / 2. Gradients flow into both. Wu et al. 2021
-    minimize, per token, the sum of the cross-entropies of both passes (equation 3) plus
-    alpha times this (equations 2 and 4). With their mean instead, its weight is alpha /
-    2.
-
-    Args:
-        logits_a: of one pass, of any float dtype; used in float32, or in float64 for
-            float64 logits.
-        logits_b: of a second pass over the same batch, with other dropout.
-        weights: 0 or False at padding, which contributes exactly 0 to the loss and to
-            the gradient. One below 0 makes both NaN under ``jit``, and is refused where
-            values are known.
-
-    Returns:
-        The sum of the divergences, and the sum of the weights to divide it by.
-
-    Example:
-        >>> logits = jnp.log(jnp.array([[[0.75, 0.25]], [[0.25, 0.75]]]))
-        >>> total, count = symmetric_divergence(logits[0], logits[1], jnp.array([True]))
-        >>> round(float(total / count), 4)  # log(3) / 2
-        0.5493
+    weights: Weights = None,
+) -> Sums:
+    """Sum (KL(p || q) + KL(q || p)) / 2 of two passes over a batch, in nats (R-Drop;
+    Wu et al. 2021, equation 2).
     """
-    check_positions(logits_a.shape, logits_b.shape[:-1], weights.shape)
-    weights = check_weights(weights, logits_a, logits_b)
+    weights = check_targets(logits_a.shape, None, weights)
     log_p, log_q = (
-        jax.nn.log_softmax(_without_padding(logits, weights), axis=-1)
+        jax.nn.log_softmax(_at_targets(logits, weights))
         for logits in (logits_a, logits_b)
     )
-    return _sum(
-        0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(axis=-1),
-        weights,
-    )
+    terms = (jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)
+    return weigh(0.5 * terms.sum(axis=-1), weights)
 
 
+@check_shapes()
 def correct(
-    logits: Float[Array, "*B V"],
-    targets: Int[Array, "*B"],
-    weights: Bool[Array, "*B"] | Float[Array, "*B"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Count the weighted targets, end of sentence included, that have the highest
-    logit; return (sum, count).
+    logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Weights = None
+) -> Sums:
+    """Count the targets that have the highest logit."""
+    weights = check_targets(logits.shape, targets, weights)
+    hits = (logits.argmax(axis=-1) == targets).astype(wide_dtype(logits))
+    inside = _inside(targets, logits.shape[-1])
+    return weigh(jnp.where(inside, hits, jnp.nan), weights)
 
-    A target out of range is NaN or refused, as in :func:`cross_entropy`.
+
+def _inside(targets: Int[Array, "*B"], size: int) -> Bool[Array, "*B"]:
+    return (targets >= 0) & (targets < size)
+
+
+def check_targets(
+    logits: tuple[int, ...], targets: Int[Array, "..."] | None, weights: Weights
+) -> Float[Array, "..."]:
+    """Return the weights as numbers, for logits of this shape. Refuse known values out
+    of range; a weight below 0 that is not known becomes NaN.
     """
-    check_positions(logits.shape, targets.shape, weights.shape)
-    targets, weights = (
-        check_targets(targets, weights, logits.shape[-1]),
-        check_weights(weights, logits),
-    )
-    hits = (logits.argmax(axis=-1) == targets).astype(weights.dtype)
-    usable = jnp.where(
-        weights > 0.0, _inside(targets, logits.shape[-1]), weights == 0.0
-    )
-    hits = jnp.where(usable, hits, jnp.nan)
-    return (hits * weights).sum(), weights.sum()
+    *shape, size = logits
+    if weights is None:
+        weights = jnp.ones(shape, bool)
+    if not isinstance(weights, Tracer):
+        known = np.asarray(weights)
+        if known.min(initial=0) < 0:
+            raise InputError(f"a weight is at least 0, not {known.min():g}")
+        if targets is not None and not isinstance(targets, Tracer):
+            wrong = np.asarray(targets)[known > 0]
+            wrong = wrong[(wrong < 0) | (wrong >= size)]
+            if wrong.size:
+                raise InputError(
+                    f"target {wrong[0]} is not in 0 to {size - 1}: encode with the"
+                    " vocabulary of the logits, or give it the weight 0"
+                )
+    wide = widen(jnp.asarray(weights))
+    return jnp.where(wide < 0, jnp.nan, wide)
 
 
-def _inside(targets: Int[Array, "*B"], vocabulary_size: int) -> Bool[Array, "*B"]:
-    return (targets >= 0) & (targets < vocabulary_size)
-
-
-def _without_padding(
+def _at_targets(
     logits: Float[Array, "*B V"], weights: Float[Array, "*B"]
 ) -> Float[Array, "*B V"]:
-    """Cast logits to float32 (float64 stays), and set those of padded positions to 0.
-
-    A padded position may hold inf, and 0 * inf is NaN. This replacement serves the
-    gradient, that in the sum the value.
+    """Widen logits, and replace those of padding by 0: 0 times inf would be NaN in the
+    gradient.
     """
-    return jnp.where(weights[..., None] != 0.0, logits.astype(wide_dtype(logits)), 0.0)
+    return jnp.where(weights[..., None] == 0, 0.0, widen(logits))
 
 
-def _sum(
-    losses: Float[Array, "*B"], weights: Float[Array, "*B"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    return jnp.where(weights != 0.0, losses * weights, 0.0).sum(), weights.sum()
+def weigh(losses: Float[Array, "*B"], weights: Float[Array, "*B"]) -> Sums:
+    """Sum the weighted losses, and the weights."""
+    wide = wide_dtype(losses, weights)
+    losses, weights = jnp.where(weights == 0, 0.0, losses), weights.astype(wide)
+    return (losses.astype(wide) * weights).sum(), weights.sum()

@@ -22,8 +22,8 @@ from jax import export
 from jaxformer.data.frame import Frame
 from jaxformer.errors import require
 from jaxformer.files import write_whole
-from jaxformer.functional.int8 import TwoWayTable
 from jaxformer.interop import stablehlo_loader
+from jaxformer.kernels.int8 import TwoWayTable
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Model, make_model
 from jaxformer.search.config import DecodingConfig

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import InputError
-from jaxformer.functional import layers
+from jaxformer.kernels.elementwise import dropout
 from jaxformer.models.axis_names import DOWN, LAYERS, UP, count_inputs, logical_axes
 from jaxformer.typing import Array, Float, Key, Parameters
 
@@ -45,7 +45,7 @@ class Adapted:
             if key is not None and dropout_rate:
                 features = jnp.ones((*down.shape[:-1], 1), down.dtype)
                 one = jax.random.fold_in(key, number)
-                down = down * layers.dropout(features, dropout_rate, one)
+                down = down * dropout(features, dropout_rate, one)
             change = self.scale * _product(down, up, LAYERS in path)
             kernels[path] = kernels[path] + change
         return unflatten_dict(kernels)

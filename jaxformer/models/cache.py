@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
-from jaxformer.functional.cache import (
+from jaxformer.models.config import TransformerConfig
+from jaxformer.nn.cache import (
     NO_ANCESTOR,
     KeyValueStore,
     Spans,
@@ -15,7 +16,6 @@ from jaxformer.functional.cache import (
     empty_spans,
     readable,
 )
-from jaxformer.models.config import TransformerConfig
 from jaxformer.typing import Array, Bool, Float, Int
 
 

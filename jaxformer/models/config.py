@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.functional.attention import BACKENDS
 from jaxformer.functional.layers import GATED
+from jaxformer.kernels.backends import BACKENDS
 from jaxformer.nn.attention import (
     ACTIVATIONS,
     NORM_ORDERS,
@@ -304,7 +304,7 @@ class TransformerConfig:
         """
         if backend == "auto" and device.platform == "cpu":
             return "plain"  # there is no kernel for it
-        from jaxformer.functional.backends import Attending, choose_backend
+        from jaxformer.kernels.backends import Attending, choose_backend
 
         attending = Attending(
             platform=device.platform,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxformer.functional import checks
+from jaxformer.models import checks
 from jaxformer.models.one_stack import OneStack
 from jaxformer.nn.heads import Classifier, Pooler, WordTransform
 from jaxformer.typing import Array, Float, Int

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxformer.functional import positions
-from jaxformer.functional.cache import KeyValueStore
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.cache import Cache, begin_with, empty_cache, find_slots
 from jaxformer.models.one_stack import OneStack
 from jaxformer.models.seq2seq import choose_backend, shift_right
+from jaxformer.nn.cache import KeyValueStore
 from jaxformer.typing import Array, Bool, Float, Int
 
 

@@ -7,12 +7,15 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.functional import checks, layers, positions
+from jaxformer.functional import positions
 from jaxformer.functional.masks import SegmentMask
+from jaxformer.kernels.matmul import project_to_vocabulary
+from jaxformer.models import checks
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import add_positions, choose_backend
 from jaxformer.nn import initializers
-from jaxformer.nn.blocks import Dropout, make_norm
+from jaxformer.nn.blocks import make_norm
+from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, Positions
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Encoder
@@ -144,4 +147,4 @@ class OneStack(nn.Module):
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Compute the logit of each token in float32."""
         table, bias = self.output_layer()
-        return layers.project_to_vocabulary(table, x, bias)
+        return project_to_vocabulary(table, x, bias)

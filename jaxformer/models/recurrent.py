@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
-from jaxformer.functional import checks, masks
+from jaxformer.functional import masks
+from jaxformer.models import checks
 from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder, shift_right
 from jaxformer.nn import recurrent
 from jaxformer.nn.blocks import Dropout

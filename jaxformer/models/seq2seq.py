@@ -11,12 +11,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import checks, layers, masks, positions
+from jaxformer.functional import masks, positions
 from jaxformer.functional.masks import SegmentMask
+from jaxformer.kernels.matmul import project_to_vocabulary
+from jaxformer.models import checks
 from jaxformer.models.cache import Cache, Memory, empty_cache, find_slots
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
-from jaxformer.nn.blocks import Dropout, make_norm
+from jaxformer.nn.blocks import make_norm
+from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, Positions
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
@@ -108,7 +111,7 @@ class EncoderDecoder(nn.Module):
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Compute the logit of each target token in float32."""
         table, bias = self.output_layer()
-        return layers.project_to_vocabulary(table, x, bias)
+        return project_to_vocabulary(table, x, bias)
 
     def output_layer(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
         """Return the table and, if there is one, the bias of :meth:`logits`."""
@@ -247,6 +250,7 @@ class Transformer(EncoderDecoder):
         """Encode the source; return the output, the mask of its real positions, and
         the attention weights, which only the ``backend`` ``plain`` has.
         """
+        checks.check_tokens(source, self.config.text_vocabulary_size)
         checks.check_right_padding(source, self.config.pad_id)
         mask = masks.padding_mask(source, self.config.pad_id)
         seen = SegmentMask(source != self.config.pad_id)

@@ -10,14 +10,13 @@ from jaxformer.errors import lazy_names
 from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
 from jaxformer.nn.blocks import (
     DecoderLayer,
-    Dropout,
     EncoderLayer,
     FeedForward,
     LayerNorm,
     Residual,
     RMSNorm,
-    StochasticDepth,
 )
+from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, PositionBias, Positions
 from jaxformer.nn.stacks import Decoder, Encoder
 
@@ -40,7 +39,6 @@ __all__ = [
     "Positions",
     "RMSNorm",
     "Residual",
-    "StochasticDepth",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, {"recurrent": "EarlierAttention"})

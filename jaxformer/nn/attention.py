@@ -14,7 +14,11 @@ from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
 from jaxformer.functional import layers
 from jaxformer.functional.attention import Mask, Rotation
-from jaxformer.functional.cache import (
+from jaxformer.functional.masks import SegmentMask, combine, window_mask
+from jaxformer.functional.positions import rotary
+from jaxformer.kernels.attention import attend
+from jaxformer.kernels.matmul import joint_linear
+from jaxformer.nn.cache import (
     KeyValueStore,
     Spans,
     attend_to_spans,
@@ -22,12 +26,10 @@ from jaxformer.functional.cache import (
     extend,
     project_to_store,
     slot_positions,
-    store,
 )
-from jaxformer.functional.masks import SegmentMask, combine, window_mask
-from jaxformer.functional.positions import rotary
+from jaxformer.nn.dropout import make_drop
 from jaxformer.nn.initializers import ones, projection
-from jaxformer.typing import Array, Bool, Float, Int, Key
+from jaxformer.typing import Array, Bool, Float, Int
 
 NORM_ORDERS = ("post", "pre")
 """Where a sub-layer is normalised: its input plus its output (``post``), or its input
@@ -177,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         biases: whether projections have biases.
         query_key_norm: whether queries and keys are normalized, with the scales
             ``query_norm`` and ``key_norm`` [K]; see
-            :func:`~jaxformer.functional.attention.finish_heads`.
+            :func:`~jaxformer.functional.attention.project_heads`.
         rotary_base: base of the angles of rotary positions (Su et al. 2021), for
             self-attention; None: none.
         window: each position attends to itself and ``window - 1`` positions on both
@@ -247,20 +249,20 @@ class MultiHeadAttention(nn.Module):
         """
         if memory is not x:
             self._check_other()
+        maps = [self.projections[name] for name in ("key", "value")]
+        if memory is x:
+            maps.append(self.projections["query"])
         return functional.multi_head_attention(
             self.projections,
             x,
             memory,
             self._near(mask, x.shape[1]),
-            bias=bias,
             rotate=self._rotation(jnp.arange(x.shape[1])),
-            dropout_rate=self.dropout_rate,
-            dropout_key=self._dropout_key(train),
-            backend=backend,
+            linear=joint_linear(memory, *maps),
+            attend=functools.partial(attend, backend=backend),
+            bias=bias,
+            drop=make_drop(self, self.dropout_rate, train),
         )
-
-    def _dropout_key(self, train: bool) -> Key | None:
-        return self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
 
     def _rotation(self, positions: Int[Array, "#T"]) -> Rotation | None:
         if self.rotary_base is None:
@@ -285,7 +287,7 @@ class MultiHeadAttention(nn.Module):
     def prefill(self, x: Float[Array, "B T D"]) -> KeyValueStore:
         """Project a sequence for later positions of its own to attend to."""
         rotate = self._rotation(jnp.arange(x.shape[1]))
-        return store(functional.project_keys_values(self.projections, x, rotate=rotate))
+        return project_to_store(self.projections, x, rotate)
 
     def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project another sequence once, for many calls of :meth:`attend_to_store`."""
@@ -310,8 +312,8 @@ class MultiHeadAttention(nn.Module):
         cache.
         """
         rotate = self._rotation(position[None])
-        new = functional.project_keys_values(self.projections, x, rotate=rotate)
-        return extend(cache, new, position)
+        fresh = project_to_store(self.projections, x, rotate)
+        return extend(cache, fresh, position)
 
     def attend_to_spans(
         self,

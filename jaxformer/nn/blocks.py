@@ -13,8 +13,12 @@ from flax import linen as nn
 
 from jaxformer.functional import layers
 from jaxformer.functional.attention import Mask
-from jaxformer.functional.cache import KeyValueStore, Spans
+from jaxformer.kernels.elementwise import ACTIVATIONS
+from jaxformer.kernels.matmul import joint_linear
+from jaxformer.kernels.norm import layer_norm
 from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
+from jaxformer.nn.cache import KeyValueStore, Spans
+from jaxformer.nn.dropout import Dropout, make_drop
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -41,11 +45,11 @@ class LayerNorm(nn.Module):
             "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
         )
         if not self.biased:
-            return layers.layer_norm(x, scale, epsilon=self.epsilon)
+            return layer_norm(x, scale, epsilon=self.epsilon)
         bias = self.param(
             "bias", nn.initializers.zeros_init(), (self.width,), jnp.float32
         )
-        return layers.layer_norm(x, scale, bias, epsilon=self.epsilon)
+        return layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 
 class RMSNorm(nn.Module):
@@ -75,34 +79,6 @@ def make_norm(config: LayerConfig, name: str | None = None) -> LayerNorm | RMSNo
     return LayerNorm(config.d_model, config.norm_epsilon, config.biases, name=name)
 
 
-class Dropout(nn.Module):
-    """Dropout under ``train=True``, with keys from the stream ``dropout``."""
-
-    rate: float
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "..."], *, train: bool) -> Float[Array, "..."]:
-        """Apply dropout, or return ``x``."""
-        key = self.make_rng("dropout") if train and self.rate > 0.0 else None
-        return layers.dropout(x, self.rate, key)
-
-
-class StochasticDepth(nn.Module):
-    """Drop the output of a whole sub-layer under ``train=True``, with keys from the
-    stream ``dropout``.
-    """
-
-    rate: float
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], *, train: bool
-    ) -> Float[Array, "B T D"]:
-        """Drop rows of ``x``, or return it."""
-        key = self.make_rng("dropout") if train and self.rate > 0.0 else None
-        return layers.stochastic_depth(x, self.rate, key)
-
-
 class FeedForward(nn.Module):
     """The position-wise feed-forward layer (section 3.3), plain or gated."""
 
@@ -125,13 +101,14 @@ class FeedForward(nn.Module):
             name: self.param(name, projection, shape, 1, self.biases)
             for name, shape in shapes.items()
         }
-        key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
+        into = [params[name] for name in ("gate", "inner") if name in params]
+        name = layers.GATED.get(self.activation, self.activation)
         return layers.feed_forward(
             params,
             x,
-            activation=self.activation,
-            dropout_rate=self.dropout_rate,
-            dropout_key=key,
+            activation=ACTIVATIONS[name],
+            drop=make_drop(self, self.dropout_rate, train),
+            linear=joint_linear(x, *into),
         )
 
 
@@ -158,7 +135,7 @@ class Residual(nn.Module):
         """
         norm = make_norm(self.config, name="norm")
         drop = Dropout(self.config.dropout_rate, name="dropout")
-        drop_all = StochasticDepth(self.config.layer_drop_rate, name="layer_drop")
+        drop_all = Dropout(self.config.layer_drop_rate, rows=True, name="layer_drop")
         pre = self.config.norm_order == "pre"
         output, more = sublayer(norm(x) if pre else x)
         x = x + drop_all(drop(output, train=train), train=train)

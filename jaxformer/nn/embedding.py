@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import layers, positions
+from jaxformer.functional import positions
+from jaxformer.kernels.matmul import embed, project_to_vocabulary
 from jaxformer.nn import initializers
 from jaxformer.nn.sharding import sum_gradient_once
 from jaxformer.typing import Array, Float, Int
@@ -36,13 +37,13 @@ class Embedding(nn.Module):
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Look up tokens; scale by the square root of d_model."""
         table = sum_gradient_once(self.table)
-        return layers.embed(table, tokens, scale=self.scale).astype(self.dtype)
+        return embed(table, tokens, scale=self.scale).astype(self.dtype)
 
     def logits(
         self, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
     ) -> Float[Array, "*B V"]:
         """Compute the logit of each token in float32, without scale."""
-        return layers.project_to_vocabulary(self.table, x, bias)
+        return project_to_vocabulary(self.table, x, bias)
 
 
 LAYOUTS = {

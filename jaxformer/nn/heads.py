@@ -7,9 +7,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.functional import layers
-from jaxformer.functional.kernels import wide_dtype
-from jaxformer.nn.blocks import Dropout, LayerNorm
+from jaxformer.functional.layers import widen
+from jaxformer.kernels.elementwise import ACTIVATIONS
+from jaxformer.kernels.matmul import linear
+from jaxformer.nn.blocks import LayerNorm
+from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Float
 
@@ -31,7 +33,7 @@ class Linear(nn.Module):
         shape = (self.width, self.features)
         kernel = self.param("kernel", lambda key: projection(key, shape)["kernel"])
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        return layers.linear(x, kernel, bias)
+        return linear(x, kernel, bias)
 
 
 class WordTransform(nn.Module):
@@ -52,7 +54,7 @@ class WordTransform(nn.Module):
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Transform each position."""
         x = Linear(self.width, self.width, name="dense")(x)
-        x = layers.ACTIVATIONS[self.activation](x)
+        x = ACTIVATIONS[self.activation](x)
         return LayerNorm(self.width, self.norm_epsilon, name="norm")(x)
 
 
@@ -73,8 +75,8 @@ class Pooler(nn.Module):
         """Read the first position."""
         x = Linear(self.width, self.width, name="dense")(x[:, 0])
         if self.activation == "tanh":
-            return jnp.tanh(x.astype(wide_dtype(x))).astype(x.dtype)
-        return layers.ACTIVATIONS[self.activation](x)
+            return jnp.tanh(widen(x)).astype(x.dtype)
+        return ACTIVATIONS[self.activation](x)
 
 
 class Classifier(nn.Module):
@@ -96,5 +98,5 @@ class Classifier(nn.Module):
     ) -> Float[Array, "*B C"]:
         """Compute the logit of each class in float32."""
         x = Dropout(self.dropout_rate, name="dropout")(x, train=train)
-        x = x.astype(wide_dtype(x))
+        x = widen(x)
         return Linear(self.width, self.classes, name="dense")(x)

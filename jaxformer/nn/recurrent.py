@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import earlier_attention, layers
-from jaxformer.nn.blocks import Dropout
+from jaxformer.functional import earlier_attention
+from jaxformer.kernels.matmul import linear
+from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int, Parameters, PyTree
 
@@ -90,7 +91,7 @@ class EarlierAttention(nn.Module):
             width: D, of the states.
         """
         params = self._parameters(width, memory.shape[-1])
-        return layers.linear(memory, **params["memory"]) if "memory" in params else None
+        return linear(memory, **params["memory"]) if "memory" in params else None
 
     def __call__(
         self,
@@ -114,10 +115,10 @@ class EarlierAttention(nn.Module):
         """
         params = self._parameters(query.shape[-1], memory.shape[-1])
         if "state" in params:
-            query = layers.linear(query, **params["state"])
+            query = linear(query, **params["state"])
         if "energy" in params:
             if keys is None:
-                keys = layers.linear(memory, **params["memory"])
+                keys = linear(memory, **params["memory"])
             scores = earlier_attention.energies(params["energy"], query, keys)
         else:
             scores = earlier_attention.dot_scores(query, memory)
@@ -184,7 +185,7 @@ class BahdanauDecoder(nn.Module):
 
     def begin(self, last: Float[Array, "B D"]) -> PyTree:
         """Return the first states."""
-        return jnp.tanh(layers.linear(last, **self.initial))
+        return jnp.tanh(linear(last, **self.initial))
 
     def advance(
         self,
@@ -205,7 +206,7 @@ class BahdanauDecoder(nn.Module):
         self, seen: Float[Array, "*B 4*D"], *, train: bool = False
     ) -> Float[Array, "*B D"]:
         """Take the larger of each two units."""
-        units = layers.linear(seen, **self.readout)
+        units = linear(seen, **self.readout)
         largest = units.reshape(*units.shape[:-1], self.width, 2).max(axis=-1)
         return self.dropout(largest, train=train)
 
@@ -284,7 +285,7 @@ class LuongDecoder(nn.Module):
             after.append(carry)
         context, weights = _attend(self.attention, x, source)
         both = jnp.concatenate([context, x.astype(context.dtype)], axis=-1)
-        found = jnp.tanh(layers.linear(both, **self.combined))
+        found = jnp.tanh(linear(both, **self.combined))
         return (after, found), (found, weights)
 
     def read(

@@ -7,13 +7,13 @@ import math
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.kernels import ROW_AXES, automatic_axes
+from jaxformer.kernels.mesh import ROW_AXES, automatic_axes
 from jaxformer.typing import Array
 
 
 def keep_rows(x: Array) -> Array:
     """Shard activations by rows, each with its whole width, on a mesh with
-    :data:`~jaxformer.functional.kernels.ROW_AXES`.
+    :data:`~jaxformer.kernels.mesh.ROW_AXES`.
 
     Without the constraint the compiler may carry activations through scanned layers in
     the sharding of the parameters, and gather them from all devices afterwards. Without

@@ -17,11 +17,11 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional.attention import Mask
-from jaxformer.functional.cache import KeyValueStore, Spans, slot_positions
-from jaxformer.functional.layers import LINEAR_OUTPUT
 from jaxformer.functional.masks import SegmentMask
+from jaxformer.kernels.matmul import LINEAR_OUTPUT
 from jaxformer.nn.attention import LayerConfig
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, make_norm
+from jaxformer.nn.cache import KeyValueStore, Spans, slot_positions
 from jaxformer.nn.embedding import PositionBias
 from jaxformer.typing import Array, Bool, Float, Int
 

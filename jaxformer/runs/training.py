@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
+from jaxformer.functional.losses import SMOOTHING_CONVENTIONS
 
 SCHEDULES = ("paper", "inverse_sqrt", "linear", "cosine", "constant")
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion")

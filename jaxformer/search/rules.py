@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxformer.functional.checks import check_mesh
-from jaxformer.functional.kernels import match_varying
+from jaxformer.kernels.mesh import check_mesh, match_varying
 from jaxformer.search.config import EarlyStopping, LengthPenalty
 from jaxformer.search.constraints import (
     FREE,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxformer.functional.kernels import match_varying
+from jaxformer.kernels.mesh import match_varying
 from jaxformer.search.candidates import put
 from jaxformer.search.rules import (
     Sampling,

@@ -21,7 +21,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS
+from jaxformer.kernels.mesh import ROW_AXES, TENSOR_AXIS
 from jaxformer.models.axis_names import logical_axes
 from jaxformer.models.seq2seq import Model
 from jaxformer.runs.training import TrainingConfig

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import InputError
-from jaxformer.functional import layers
 from jaxformer.functional.attention import LOWEST
+from jaxformer.kernels.matmul import project_to_vocabulary
 from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.typing import Array, Bool, Float, Int, Key
@@ -49,7 +49,7 @@ class Output(NamedTuple):
         """Compute the logits in float32."""
         if self.table is None:
             return self.x
-        return layers.project_to_vocabulary(self.table, self.x, self.bias)
+        return project_to_vocabulary(self.table, self.x, self.bias)
 
 
 class Objective(NamedTuple):

@@ -14,12 +14,13 @@ import numpy as np
 import optax
 
 from jaxformer.functional import losses
-from jaxformer.functional.chunked_losses import (
+from jaxformer.kernels.chunked_losses import (
     OutputLosses,
     chunks_move_less,
     output_losses,
 )
-from jaxformer.functional.kernels import match_varying
+from jaxformer.kernels.losses import cross_entropy
+from jaxformer.kernels.mesh import match_varying
 from jaxformer.models.adapters import Adapted, merged
 from jaxformer.models.seq2seq import Model
 from jaxformer.nn.sharding import count_row_shards
@@ -318,7 +319,7 @@ def _losses(
     if objective.second is None or output.second is None:
         return found, {}
     labels, known = objective.second(batch)
-    nll, texts = losses.cross_entropy(output.second, labels, known)
+    nll, texts = cross_entropy(output.second, labels, known)
     correct, _ = losses.correct(output.second, labels, known)
     # With R-Drop each row is there twice.
     share = batch["share"].mean() / (2 if config.r_drop else 1)
@@ -367,12 +368,12 @@ def _losses_of_logits(
     real: Bool[Array, "*B"],
     config: TrainingConfig,
 ) -> OutputLosses:
-    loss, tokens = losses.cross_entropy(
+    loss, tokens = cross_entropy(
         *(logits, target, real),
         smoothing=config.label_smoothing,
         convention=config.smoothing_convention,
     )
-    nll, _ = losses.cross_entropy(logits, target, real)
+    nll, _ = cross_entropy(logits, target, real)
     correct, _ = losses.correct(logits, target, real)
     z_loss, _ = losses.z_loss(logits, real)
     if config.z_loss:

@@ -18,7 +18,7 @@ from jaxformer import bucket
 from jaxformer.checkpoints.parameters import SavedParameters, find_parameters
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
+from jaxformer.kernels.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import EncoderDecoder, Model, make_model
 from jaxformer.runs import config as configuration

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional.checks import check_segments
+from jaxformer.models.checks import check_segments
 
 
 def test_positions_restart_in_each_segment():

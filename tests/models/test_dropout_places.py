@@ -9,8 +9,7 @@ import pytest
 from models.little import KEY, make_model, make_sentences, same
 
 from jaxformer import functional as F
-from jaxformer.functional import layers
-from jaxformer.functional.kernels import random_bits
+from jaxformer.kernels import elementwise
 
 S, T, D, WIDTH, HEADS = 5, 4, 8, 12, 2
 SOURCE, TARGET = make_sentences(1, [S, 2]), make_sentences(2, [2, T])
@@ -46,9 +45,9 @@ def test_each_rate_drops_its_tensors_and_no_others(monkeypatch, order):
 
     def record(key, shape):
         drawn.append(shape)
-        return random_bits(key, shape)
+        return draw(key, shape)
 
-    monkeypatch.setattr(layers, "random_bits", record)
+    monkeypatch.setattr(elementwise, "random_bits", record)
     places = PLACES if order == "post" else ["dropout_rate"]
     for names in [[], *([name] for name in places)]:
         rates = dict.fromkeys(names, 0.3)
@@ -68,7 +67,7 @@ def test_a_mask_that_drops_everything_leaves_the_norms(monkeypatch):
     """With everything dropped, LN(LN(LN(0))) of each decoder layer remains."""
     model, params = make_model(6, num_decoder_layers=2, dropout_rate=0.4)
     nothing = lambda key, shape: jnp.zeros(shape, jnp.uint32)  # noqa: E731
-    monkeypatch.setattr(layers, "random_bits", nothing)
+    monkeypatch.setattr(elementwise, "random_bits", nothing)
     logits = jax.jit(lambda params: predict(model, params))(params)
     x = jnp.zeros(D)
     for layer in ("layer_0", "layer_1"):

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxformer as jf
 from jaxformer import InputError
-from jaxformer import functional as F
+from jaxformer import kernels as fast
 from jaxformer.nn.sharding import keep_rows
 
 X = np.arange(8 * 4, dtype=np.float32).reshape(8, 4)
@@ -65,13 +65,15 @@ RULES = jf.search.SearchRules(
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: F.linear(x, TABLE.T),
-        lambda x: F.linear(X, x.T),
-        lambda x: F.dropout(x, 0.1, jax.random.key(0)),
-        lambda x: F.layer_norm(x, TABLE[0]),
-        lambda x: F.embed(x, jnp.zeros((1, 2), int)),
-        lambda x: F.embed(TABLE, x.astype(int)),
-        lambda x: F.output_losses(X[None], x, X[None, :, 0].astype(int), X[None, :, 0]),
+        lambda x: fast.linear(x, TABLE.T),
+        lambda x: fast.linear(X, x.T),
+        lambda x: fast.dropout(x, 0.1, jax.random.key(0)),
+        lambda x: fast.layer_norm(x, TABLE[0]),
+        lambda x: fast.embed(x, jnp.zeros((1, 2), int)),
+        lambda x: fast.embed(TABLE, x.astype(int)),
+        lambda x: fast.output_losses(
+            X[None], x, X[None, :, 0].astype(int), X[None, :, 0]
+        ),
         lambda x: jf.nn.Encoder(jf.nn.LayerConfig(4, 2, 8), 1).init(
             jax.random.key(0), x[None]
         ),

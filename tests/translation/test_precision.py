@@ -11,7 +11,7 @@ from translation.translators import equally_long, noisy_params, random_translato
 
 import runs
 from jaxformer.errors import InputError
-from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
+from jaxformer.kernels.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models import Transformer
 from jaxformer.translation import models
 from jaxformer.translation.models import prepare

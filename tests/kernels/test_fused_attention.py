@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from functional.kernels import within_backend
 from jax.experimental.pallas import tpu as pltpu
+from kernels.inputs import within_backend
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional import fused_attention
-from jaxformer.functional.backends import LONGEST, Attending, choose_backend
+from jaxformer.kernels import attend, attention
+from jaxformer.kernels.backends import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.seq2seq import Transformer
@@ -73,13 +73,13 @@ def test_prompts_are_read_by_a_kernel(backend, monkeypatch):
         config=dataclasses.replace(config, attention_backend=backend),
         device=SimpleNamespace(platform="tpu"),
     )
-    used, run_kernel = [], fused_attention.run_kernel
+    used, run_kernel = [], attention.run_kernel
 
     def run(*arguments):
         used.append(arguments[0])
         return run_kernel(*arguments)
 
-    monkeypatch.setattr(fused_attention, "run_kernel", run)
+    monkeypatch.setattr(attention, "run_kernel", run)
 
     def start(model):
         return jax.jit(functools.partial(model.apply, method="start"))(params, prompts)
@@ -116,7 +116,7 @@ def test_each_device_computes_its_rows_and_heads(shape):
 
     def run(how, *arrays):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return F.dot_product_attention(*arrays, mask, backend=how)[0]
+            return attend(*arrays, mask, backend=how)[0]
 
     sharding = jax.sharding.NamedSharding(mesh, spec)
     placed = [jax.device_put(x, sharding) for x in (query, key, value)]
@@ -187,7 +187,7 @@ def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, me
         ({"backend": "flash"}, "is auto, plain, cudnn, pallas, not 'flash'"),
         ({}, "backend=pallas needs a TPU: use auto or plain"),
         ({"mask": jnp.ones((1, 1, 4, 4), bool)}, "takes a mask of segments"),
-        ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "has no dropout"),
+        ({"drop": lambda x: x}, "has no dropout"),
         ({"bias": jnp.ones((1, 1, 4, 4))}, "has no bias on scores: use plain"),
         (
             {"mask": F.SegmentMask(jnp.ones((1, 4), int), window=2)},
@@ -204,7 +204,7 @@ def test_a_kernel_refuses_what_it_cannot_compute(changes, message):
     x = jnp.ones((1, 4, 2, 8))
     given = {"query": x, "key": x, "value": x, "backend": "pallas"}
     with pytest.raises(InputError, match=message):
-        F.dot_product_attention(**given | changes)
+        attend(**given | changes)
 
 
 def test_cudnn_is_refused_without_a_gpu(monkeypatch):
@@ -216,7 +216,7 @@ def test_cudnn_is_refused_without_a_gpu(monkeypatch):
     monkeypatch.setattr(jax.nn, "dot_product_attention", absent)
     x = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
     with pytest.raises(InputError, match="backend=cudnn needs a GPU: use auto or"):
-        jax.jit(functools.partial(F.dot_product_attention, backend="cudnn"))(x, x, x)
+        jax.jit(functools.partial(attend, backend="cudnn"))(x, x, x)
 
 
 def test_auto_is_the_kernel_of_the_first_device_where_it_fits(monkeypatch):
@@ -225,13 +225,13 @@ def test_auto_is_the_kernel_of_the_first_device_where_it_fits(monkeypatch):
     """
     x = jnp.ones((1, 4, 2, 8))
     segments = F.SegmentMask(jnp.ones((1, 4), int))
-    attend = functools.partial(F.dot_product_attention, x, x, x, backend="auto")
-    expected, weights = attend(segments)
+    auto = functools.partial(attend, x, x, x, backend="auto")
+    expected, weights = auto(segments)
     assert weights is not None
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="tpu")])
-    assert attend(segments.dense(4))[1] is not None
+    assert auto(segments.dense(4))[1] is not None
     with pltpu.force_tpu_interpret_mode():
-        output, weights = attend(segments)
+        output, weights = auto(segments)
     assert weights is None
     np.testing.assert_allclose(output, expected, rtol=1e-6)
 
@@ -240,8 +240,8 @@ def test_cudnn_refuses_a_key_after_padding():
     """It is given lengths, by which the output would silently be wrong."""
     x = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
     mask = F.SegmentMask(jnp.array([[True, False, True, False]]))
-    with pytest.raises(InputError, match="pad sequences on the right: row 0"):
-        F.dot_product_attention(x, x, x, mask, backend="cudnn")
+    with pytest.raises(InputError, match="padded on the right: row 0"):
+        attend(x, x, x, mask, backend="cudnn")
 
 
 @pytest.mark.parametrize("backend", ["cudnn"], indirect=True)
@@ -256,7 +256,7 @@ def test_a_key_after_padding_is_nan_where_values_are_unknown(backend, causal):
     @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
     def run(query, key, value, keys):
         mask = F.SegmentMask(keys, causal=causal)
-        output, _ = F.dot_product_attention(query, key, value, mask, backend=backend)
+        output, _ = attend(query, key, value, mask, backend=backend)
         return output.sum(), output
 
     (_, output), gradients = run(*arrays, keys)

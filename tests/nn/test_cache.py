@@ -9,15 +9,15 @@ import numpy as np
 from jaxformer.functional import (
     causal_mask,
     multi_head_attention,
-    project_keys_values,
 )
 from jaxformer.functional.attention import KeysValues
-from jaxformer.functional.cache import (
+from jaxformer.nn.cache import (
     KeyValueStore,
     attend_to_spans,
     attend_to_store,
     empty_spans,
     extend,
+    project_to_store,
     slot_positions,
     store,
 )
@@ -78,7 +78,7 @@ def test_spans_are_one_store_of_all_positions():
         again = read(params, x, dirty, mask, np.int32(position))
         np.testing.assert_array_equal(again, found)
 
-        kept = write(spans, new, np.int32(position))
+        kept = write(spans, added, np.int32(position))
         slots = slice(width * position, width * (position + 1))
         wanted = keys.copy(), values.copy()
         wanted[0][..., slots], wanted[1][:, :, slots] = added.keys, added.values
@@ -115,8 +115,7 @@ def test_groups_bias_and_rotation_are_those_of_the_whole_sequence():
     @jax.jit
     def step(x, kept, position):
         rotate = functools.partial(turn, places=position[None])
-        new = project_keys_values(params, x, rotate=rotate)
-        kept = extend(kept, new, position)
+        kept = extend(kept, project_to_store(params, x, rotate), position)
         own = jnp.tile(jnp.eye(width, dtype=bool), length)
         mask = (own & (place <= position)[None])[None, None]
         row = jnp.asarray(bias)[:, :, position][:, :, None, place]

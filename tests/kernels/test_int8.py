@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional.int8 import (
+from jaxformer.kernels.int8 import (
     multiply_int8,
     quantize,
 )

@@ -13,19 +13,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from jaxformer.errors import InputError
 from jaxformer.functional.attention import LOWEST
-from jaxformer.functional.backends import LONGEST
-from jaxformer.functional.checks import check_right_padding
-from jaxformer.functional.kernels import (
+from jaxformer.functional.masks import SegmentMask
+from jaxformer.kernels.backends import LONGEST
+from jaxformer.kernels.mesh import (
     ROW_AXES,
     TENSOR_AXIS,
     automatic_axes,
     match_varying,
 )
-from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Int
 
 # How JAX's errors begin where it does not have the device of a kernel.
@@ -106,10 +106,14 @@ def _check_keys(
     a key after padding become NaN. The compiler changes values where it computes them;
     the output it would read and write again.
     """
-    check_right_padding(keys.astype(jnp.int32), 0)
     real = keys.astype(bool)
     lengths = real.sum(axis=1, dtype=jnp.int32)
     wrong = (real[:, 1:] & ~real[:, :-1]).any(axis=1)
+    if not isinstance(wrong, Tracer) and wrong.any():
+        raise InputError(
+            f"backend=cudnn takes keys that are padded on the right: row"
+            f" {int(wrong.argmax())} has a key after padding"
+        )
     usable = (lengths > 0) & ~wrong
     instead = jnp.where(wrong, jnp.nan, 0.0).astype(value.dtype)
     usable, instead = (x[:, None, None, None] for x in (usable, instead))

@@ -24,12 +24,12 @@ from jax import lax
 from jaxformer.functional.attention import (
     KeysValues,
     Rotation,
-    finish_heads,
     masked_softmax,
+    project_heads,
     project_keys_values,
 )
-from jaxformer.functional.kernels import wide_dtype
-from jaxformer.functional.layers import linear
+from jaxformer.functional.layers import wide_dtype
+from jaxformer.kernels.matmul import joint_linear, linear
 from jaxformer.typing import Array, Bool, Float, Int, Parameters
 
 NO_ANCESTOR = -1
@@ -72,10 +72,11 @@ def store(memory: KeysValues) -> KeyValueStore:
 
 
 def project_to_store(
-    params: Parameters, memory: Float[Array, "B S D"]
+    params: Parameters, memory: Float[Array, "B S D"], rotate: Rotation | None = None
 ) -> KeyValueStore:
     """Project a memory once, for many calls of :func:`attend_to_store`."""
-    return store(project_keys_values(params, memory))
+    joint = joint_linear(memory, params["key"], params["value"])
+    return store(project_keys_values(params, memory, rotate=rotate, linear=joint))
 
 
 def empty_spans(
@@ -106,11 +107,8 @@ def empty_spans(
     )
 
 
-def extend(old: Spans, new: KeysValues, position: Int[Array, ""]) -> Spans:
-    """Write the keys and values of W hypotheses, [B, W, G, K], into the W slots of a
-    position.
-    """
-    fresh = store(new)
+def extend(old: Spans, fresh: KeyValueStore, position: Int[Array, ""]) -> Spans:
+    """Write the keys and values of W hypotheses into the W slots of a position."""
     start, grown = position * fresh.values.shape[2], []
     for span in old:
         grown.append(
@@ -237,7 +235,7 @@ def _project_query(
     memory: KeyValueStore,
     rotate: Rotation | None = None,
 ) -> Float[Array, "B H W K"]:
-    query = finish_heads(params, "query", linear(x, **params["query"]), rotate)
+    query = project_heads(params, "query", x, rotate, linear)
     return (
         (query * query.shape[-1] ** -0.5)
         .astype(memory.keys.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from jaxformer.functional import backends
+from jaxformer.kernels import backends
 
 HALF = {"bfloat16": 2**-8, "float16": 2**-11}
 

@@ -14,21 +14,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxformer.errors import InputError
-from jaxformer.functional.checks import (
-    check_axes,
-    check_floats,
-    check_positions,
-    check_targets,
-    check_weights,
-)
-from jaxformer.functional.kernels import (
-    log_sum_exp,
-    match_varying,
-    matmul_transposed,
-    matmul_transposed_gradients,
-    wide_dtype,
-)
-from jaxformer.functional.losses import smoothed_probabilities
+from jaxformer.functional.layers import wide_dtype
+from jaxformer.functional.losses import check_targets, smoothed_probabilities, weigh
+from jaxformer.functional.shapes import check_shapes
+from jaxformer.kernels.matmul import matmul_transposed, matmul_transposed_gradients
+from jaxformer.kernels.mesh import check_mesh, match_varying
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 # The table's gradient is updated once for so many positions: each time it is read and
@@ -61,6 +51,33 @@ class OutputLosses(NamedTuple):
     correct: Float[Array, ""]
     z_loss: Float[Array, ""]
     tokens: Float[Array, ""]
+
+
+def log_sum_exp(x: Float[Array, "*B V"]) -> Float[Array, "*B"]:
+    """Compute ``jax.nn.logsumexp(x, axis=-1)``, without a derivative.
+
+    That reads x twice, for its maximum and for the sum. A GPU is limited by what it
+    reads, and takes both in one pass; other compilers compute the maximum together with
+    x, and a CPU is limited by its exponentials.
+    """
+    twice = functools.partial(jax.nn.logsumexp, axis=-1)
+    return jax.lax.platform_dependent(
+        x, cuda=_log_sum_exp_in_one_pass, rocm=_log_sum_exp_in_one_pass, default=twice
+    )
+
+
+def _log_sum_exp_in_one_pass(x: Array) -> Array:
+    def shift(top: Array) -> Array:
+        return jnp.where(jnp.isfinite(top), top, 0.0)
+
+    def add(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        top = jnp.maximum(a[0], b[0])
+        low, high = jnp.exp(a[0] - shift(top)), jnp.exp(b[0] - shift(top))
+        return top, a[1] * low + b[1] * high
+
+    start = jnp.array(-jnp.inf, x.dtype), jnp.zeros((), x.dtype)
+    top, total = jax.lax.reduce((x, jnp.ones_like(x)), start, add, (x.ndim - 1,))
+    return shift(top) + jnp.log(total)
 
 
 def chunks_move_less() -> bool:
@@ -110,6 +127,7 @@ class _Inputs(NamedTuple):
     targets: Int[Array, "G N"] | None
 
 
+@check_shapes()
 def output_losses(
     x: Float[Array, "B T D"],
     table: Float[Array, "V D"],
@@ -167,20 +185,13 @@ def output_losses(
         >>> round(float(sums.loss / sums.tokens), 4)  # log 4
         1.3863
     """
-    if x.ndim != 3:
-        raise InputError(f"x has the axes [B, T, D], not the shape {x.shape}")
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk={chunk} must be at least 1, or None to choose it")
-    if weights is None:
-        raise InputError("weights are 0 at padding, not None: give targets != pad_id")
-    check_floats(x, table)
-    check_axes(x.shape, table.shape[::-1], 1)
-    check_positions((*x.shape[:-1], table.shape[0]), targets.shape, weights.shape)
     if groups < 1 or x.shape[0] % groups:
         raise InputError(f"groups={groups} must divide the {x.shape[0]} rows")
+    check_mesh((x, table))
     on, off = smoothed_probabilities(table.shape[0], smoothing, convention)
-    targets = check_targets(targets, weights, table.shape[0])
-    weights = check_weights(weights, x)
+    weights = check_targets((*x.shape[:-1], table.shape[0]), targets, weights)
 
     def group(array: Array) -> Array:
         return array.reshape(groups, -1, *array.shape[2:])
@@ -226,7 +237,7 @@ def _losses(
             for platform, size in sizes.items()
         },
     )
-    return jax.tree.map(lambda each: (each * inputs.weights).sum(), losses), gradients
+    return jax.tree.map(lambda each: weigh(each, inputs.weights)[0], losses), gradients
 
 
 _sums.defvjp(lambda settings, inputs: _losses(settings, True, inputs), _sums_backward)

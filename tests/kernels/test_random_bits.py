@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from jaxformer.functional.kernels import random_bits
+from jaxformer.kernels.elementwise import random_bits
 
 COUNT = 1 << 18
 KEY = jax.random.key(7)

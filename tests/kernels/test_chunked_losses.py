@@ -9,8 +9,8 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional import chunked_losses
-from jaxformer.functional.chunked_losses import output_losses
+from jaxformer.kernels import chunked_losses
+from jaxformer.kernels.chunked_losses import output_losses
 
 SETTINGS = {"smoothing": 0.1, "z_loss": 0.3}
 
@@ -185,16 +185,27 @@ def test_wrong_arguments(unchecked):
     """Each is refused in a line that says what is expected."""
     (x, table, _, weights), targets = draw(4, 131, np.float32)
     for arguments, more, message in (
-        ((x, table[:, :5], targets, weights), {}, "its width, 6, must be the 5"),
-        ((x, table, targets[:, :1], weights), {}, "one number a position"),
-        ((x, table, targets, weights[:1]), {}, "one number a position"),
-        ((x.astype(int), table, targets, weights), {}, "floating-point array"),
-        ((x[0], table, targets[0], weights[0]), {}, r"axes \[B, T, D\], not the"),
+        (
+            (x, table[:, :5], targets, weights),
+            {},
+            r"table: Float\[V D\], not float32\[131, 5\]",
+        ),
+        ((x, table, targets[:, :1], weights), {}, r"targets: Int\[B T\], not"),
+        ((x, table, targets, weights[:1]), {}, r"weights: .*, not float32\[1, 7\]"),
+        ((x.astype(int), table, targets, weights), {}, r"x: Float\[B T D\], not int32"),
+        (
+            (x[0], table, targets[0], weights[0]),
+            {},
+            r"x: Float\[B T D\], not float32\[7, 6\]",
+        ),
         ((x, table, targets, weights), {"chunk": 0}, "chunk=0 must be at least 1"),
-        ((x, table, targets.astype(float), weights), {}, "are integers, not float"),
-        ((x, table, targets, None), {}, "0 at padding, not None"),
+        (
+            (x, table, targets.astype(float), weights),
+            {},
+            r"targets: Int\[B T\], not float",
+        ),
         ((x, table, targets, weights), {"groups": 3}, "groups=3 must divide the 4"),
-        ((x, table, targets, weights), {"convention": "some"}, "others, all"),
+        ((x, table, targets, weights), {"convention": "some"}, "others or all"),
     ):
         with pytest.raises(InputError, match=message):
             output_losses(*arguments, **more)
