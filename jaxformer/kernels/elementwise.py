@@ -75,7 +75,7 @@ def relu(x: Array) -> Array:
 
 
 @relu.defjvp
-def relu_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _relu_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     # From the result: then nothing else uses the input, and a matmul on a GPU writes
     # only the result. The compiler would turn "> 0" into a comparison of the input.
     result = relu(*primals)
