@@ -23,7 +23,7 @@ import numpy as np
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.main import DONE
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import MEASURED
 from jaxformer.runs.training import TrainingConfig

@@ -15,7 +15,7 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.config import DataConfig
 from jaxformer.data.sources import load
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs.config import EvaluationConfig, RunConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import DecodingConfig

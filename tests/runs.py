@@ -30,7 +30,7 @@ from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.search.config import DecodingConfig

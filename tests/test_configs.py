@@ -16,7 +16,7 @@ from jaxformer.data.sacrebleu_sets import find_direction
 from jaxformer.errors import InputError
 from jaxformer.models.cache import empty_cache
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.paper.cost import UTILISATION, count_flops, expected_hours
 from jaxformer.paper.tables import TABLES, find_table
 from jaxformer.runs.config import OF_THE_VOCABULARY, REMOVED, RunConfig, flatten, parse

@@ -170,7 +170,6 @@ CIRCLES = """
 data.frame data.vocabulary data.vocabulary_labels data.vocabulary_sentencepiece \
 data.vocabulary_table data.vocabulary_tokenizer data.vocabulary_training
 data.labelled data.sources data.texts
-models.encoder models.language_model models.one_stack models.recurrent models.seq2seq
 serving.languages serving.service
 translation.batch translation.shortlist
 """

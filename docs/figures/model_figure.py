@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError, require
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer, count_parameters
+from jaxformer.models.make import count_parameters
+from jaxformer.models.transformer import Transformer
 from jaxformer.visualization import style
 
 _WIDTH, _HEIGHT = 2.9, 0.62  # of a box; the picture is 9 wide

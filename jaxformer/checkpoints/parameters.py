@@ -112,7 +112,7 @@ class SavedParameters(NamedTuple):
             if convert is not None:
                 return self._load_parts(like, convert)
             return folder.restore(self.path, {"params": like})["params"]
-        from jaxformer.models.adapters import Adapted
+        from jaxformer.models.lora import Adapted
 
         base = self.base.load(self.path.parents[1], like)
         shapes = folder.read_shapes(self.path, "params")

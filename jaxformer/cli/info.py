@@ -20,7 +20,7 @@ from jaxformer.cli.output import add_format, write_result
 from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import abstract_parameters, count_parameters
+from jaxformer.models.make import abstract_parameters, count_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import read_results
 from jaxformer.training import memory

@@ -17,7 +17,7 @@ from jaxformer.evaluation.bracketing import F1, check_trees
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.metrics import score
 from jaxformer.evaluation.statistics import Metric
-from jaxformer.models.seq2seq import Model
+from jaxformer.models.base import Model
 from jaxformer.runs.records import Validation, Validator, fingerprint
 from jaxformer.search.config import DecodingConfig
 from jaxformer.training.hosts import gather, together

@@ -20,8 +20,8 @@ from jaxformer.data.vocabulary import MASK, Vocabularies
 from jaxformer.data.windows import Window, question_windows
 from jaxformer.errors import InputError
 from jaxformer.evaluation.encoder_logits import find_logits, share_rows, softmax
-from jaxformer.models.layer_stacking import unstack_layers
-from jaxformer.models.seq2seq import abstract_parameters, make_model
+from jaxformer.models.make import abstract_parameters, make_model
+from jaxformer.models.stacking import unstack_layers
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import Precision

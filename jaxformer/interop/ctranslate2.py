@@ -17,7 +17,7 @@ from jaxformer.errors import InputError, require
 from jaxformer.functional.positions import learned, sinusoidal
 from jaxformer.interop.huggingface.tokenizers import names_of
 from jaxformer.models.config import TransformerConfig, later_blocks
-from jaxformer.models.layer_stacking import unstack_layers
+from jaxformer.models.stacking import unstack_layers
 from jaxformer.nn.embedding import LAYOUTS
 from jaxformer.translation.translator import Translator
 from jaxformer.typing import Parameters

@@ -25,7 +25,7 @@ from jaxformer.files import write_whole
 from jaxformer.interop import stablehlo_loader
 from jaxformer.kernels.int8 import TwoWayTable
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Model, make_model
+from jaxformer.models.make import make_model
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
 from jaxformer.search.rules import SearchRules
@@ -63,12 +63,12 @@ def save(folder: Path, translator: Translator, decoding: DecodingConfig) -> None
     config = translator.model.config
     config, params = prepare(config, translator.params, decoding.precision)
     # Kernels and transposed tables are for the device of this machine.
-    model = make_model(dataclasses.replace(config, attention_backend="plain"))
+    config = dataclasses.replace(config, attention_backend="plain")
     params = jax.tree.map(_rows, params, is_leaf=lambda x: isinstance(x, TwoWayTable))
     named = cast("dict[str, Array]", flatten_dict(params, sep="/"))
     size = export.symbolic_shape("b, s", constraints=[f"s <= {config.max_length}"])
     exported = export.export(
-        jax.jit(make_search(model, translator, decoding)), platforms=PLATFORMS
+        jax.jit(make_search(config, translator, decoding)), platforms=PLATFORMS
     )(
         {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in named.items()},
         jax.ShapeDtypeStruct(size, jnp.int32),
@@ -89,7 +89,7 @@ def _rows(leaf: Any) -> Any:
 
 
 def make_search(
-    model: Model, translator: Translator, decoding: DecodingConfig
+    config: TransformerConfig, translator: Translator, decoding: DecodingConfig
 ) -> Callable[[dict[str, Array], Int[Array, "B S"]], dict[str, Array]]:
     """Return the function that is exported.
 
@@ -99,11 +99,11 @@ def make_search(
     ``scores``, ``log_probabilities`` and ``finished``, all [B].
 
     Args:
-        model: with looped layers.
+        config: of the model, with looped layers.
         translator: the run's vocabularies, and the tokens around its text.
         decoding: how to search.
     """
-    config, frame = model.config, translator.codec.frame
+    frame = translator.codec.frame
     decoding = dataclasses.replace(decoding, sample=False)
     banned = batch.ban(
         decoding,
@@ -116,7 +116,7 @@ def make_search(
     def search(params: dict[str, Array], source: Int[Array, "B S"]) -> dict[str, Array]:
         places = jnp.zeros((source.shape[0], 2), jnp.int32)  # only for sampling
         found = search_shard(
-            (model,),
+            (make_model(config),),
             (unflatten_dict(params, sep="/"),),
             None,
             BatchInput(source, places, jnp.uint32(0)),

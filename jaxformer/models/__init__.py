@@ -8,16 +8,14 @@ from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.models.axis_names import logical_axes
+    from jaxformer.models.base import shift_right
     from jaxformer.models.config import TransformerConfig
     from jaxformer.models.encoder import TextEncoder
     from jaxformer.models.families import preset
     from jaxformer.models.language_model import LanguageModel
-    from jaxformer.models.layer_stacking import stack_layers, unstack_layers
-    from jaxformer.models.seq2seq import (
-        Transformer,
-        count_parameters,
-        shift_right,
-    )
+    from jaxformer.models.make import count_parameters
+    from jaxformer.models.stacking import stack_layers, unstack_layers
+    from jaxformer.models.transformer import Transformer
 
 __all__ = [
     "LanguageModel",
@@ -40,7 +38,9 @@ __getattr__, __dir__ = lazy_names(
         "encoder": "TextEncoder",
         "families": "preset",
         "language_model": "LanguageModel",
-        "layer_stacking": "stack_layers unstack_layers",
-        "seq2seq": "Transformer count_parameters shift_right",
+        "stacking": "stack_layers unstack_layers",
+        "base": "shift_right",
+        "make": "count_parameters",
+        "transformer": "Transformer",
     },
 )

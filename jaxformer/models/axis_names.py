@@ -14,7 +14,7 @@ LAYERS = "layers"
 
 DOWN, UP = "lora_a", "lora_b"
 """The two factors of an adapter, which take the place of their kernel in the tree
-(:mod:`jaxformer.models.adapters`).
+(:mod:`jaxformer.models.lora`).
 """
 
 # Patterns of lower-case paths, a `/` before each name; the first match counts. They

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jaxformer.models import checks
-from jaxformer.models.one_stack import OneStack
+from jaxformer.models.base import OneStack, locate
 from jaxformer.nn.heads import Classifier, Pooler, WordTransform
 from jaxformer.typing import Array, Float, Int
 
@@ -93,15 +93,14 @@ class TextEncoder(OneStack):
         """Return the output and the attention weights, which only the ``backend``
         ``plain`` has.
         """
-        self.check(tokens, segments)
         config = self.config
+        self.check(tokens, config.text_vocabulary_size, segments)
         if types is not None:
             checks.check_kinds(types, config.segment_types)
         if types is None and segments is None and config.eos_id is not None:
             types = _pair_types(tokens, config.eos_id, config.segment_types)
-        real = tokens != config.pad_id
-        how = {"causal": False, "train": train, "backend": backend}
-        return self.run(tokens, real, segments, types, **how)
+        where = locate(tokens != config.pad_id, segments, causal=False)
+        return self.run(tokens, *where, types, train=train, backend=backend)
 
     def words(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Compute the logit of each word at (masked) positions of the output."""

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxformer.functional import positions
 from jaxformer.functional.masks import SegmentMask
+from jaxformer.models.base import OneStack, locate
 from jaxformer.models.cache import Cache, begin_with, empty_cache, find_slots
-from jaxformer.models.one_stack import OneStack
-from jaxformer.models.seq2seq import choose_backend, shift_right
 from jaxformer.nn.cache import KeyValueStore
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -83,19 +81,9 @@ class LanguageModel(OneStack):
         """Return the input of :meth:`logits` for each token to predict, and the
         attention weights, which only the ``backend`` ``plain`` has.
         """
-        self.check(tokens, segments)
-        bos_id, pad_id = self.config.bos_id, self.config.pad_id
-        inputs = shift_right(tokens, bos_id)
-        if segments is not None:
-            first = positions.segment_positions(segments) == 0
-            inputs = jnp.where(first, bos_id, inputs)
-        # The mask is shifted like the tokens: the first input is real even if bos_id is
-        # pad_id.
-        real = (tokens != pad_id)[:, :-1]
-        real = jnp.pad(real, ((0, 0), (1, 0)), constant_values=True)
-        return self.run(
-            inputs, real, segments, causal=True, train=train, backend=backend
-        )
+        self.check(tokens, self.config.text_vocabulary_size, segments)
+        where = self.shift(tokens, segments)
+        return self.run(*where, train=train, backend=backend)
 
     def read(
         self, tokens: Int[Array, "B T"], *, backend: str | None = None
@@ -103,9 +91,9 @@ class LanguageModel(OneStack):
         """Predict the token after each of these, without a ``config.bos_id`` before
         them.
         """
-        self.check(tokens, None)
-        real = tokens != self.config.pad_id
-        x, _ = self.run(tokens, real, None, causal=True, train=False, backend=backend)
+        self.check(tokens, self.config.text_vocabulary_size)
+        where = locate(tokens != self.config.pad_id, None, causal=True)
+        x, _ = self.run(tokens, *where, backend=backend)
         return self.logits(x)
 
     def start(self, prompt: Int[Array, "B T"]) -> Prompt:
@@ -114,7 +102,7 @@ class LanguageModel(OneStack):
         Args:
             prompt: padded on the right; an empty row begins with ``config.bos_id``.
         """
-        self.check(prompt, None)
+        self.check(prompt, self.config.text_vocabulary_size)
         if prompt.shape[1] == 1:  # attention needs a key
             padding = self.config.pad_id
             prompt = jnp.pad(prompt, ((0, 0), (0, 1)), constant_values=padding)
@@ -126,10 +114,8 @@ class LanguageModel(OneStack):
         place = jnp.arange(length)[None] - shift[:, None]
         tokens = jnp.take_along_axis(prompt, jnp.maximum(place, 0), axis=1)
         read, last = (place >= 0)[:, :-1], tokens[:, -1]
-        x = self.embed(tokens[:, :-1], jnp.maximum(place, 0)[:, :-1])
-        how = choose_backend(
-            self, self.config.attention_backend, length - 1, train=False
-        )
+        x = self.embed(self.side, tokens[:, :-1], jnp.maximum(place, 0)[:, :-1])
+        how = self.choose_backend(None, length - 1, train=False)
         # cuDNN takes padding on the left only as a segment of queries.
         segments = read.astype(jnp.int32)
         seen = SegmentMask(segments, segments, causal=True)
@@ -164,7 +150,7 @@ class LanguageModel(OneStack):
         each = cache.ancestors.shape[0] // memory.last.shape[0]
         last, shift = (jnp.repeat(x, each) for x in (memory.last, memory.shift))
         tokens = jnp.where(cache.position == memory.read.shape[1], last, tokens)
-        x = self.embed(tokens[:, None], (cache.position - shift)[:, None])
+        x = self.embed(self.side, tokens[:, None], (cache.position - shift)[:, None])
         ancestors, seen = find_slots(cache)
         x, spans = self.stack.step(x, cache.spans, cache.position, seen)
         grown = cache._replace(

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.functional import masks
-from jaxformer.models import checks
-from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder, shift_right
+from jaxformer.models.base import AttentionWeights, EncoderDecoder, shift_right
 from jaxformer.nn import recurrent
-from jaxformer.nn.blocks import Dropout
 from jaxformer.nn.embedding import Embedding
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
@@ -64,10 +62,10 @@ class RecurrentNetwork(EncoderDecoder):
 
     def setup(self) -> None:
         """Create tables, encoder and decoder."""
+        super().setup()
         config, dtype = self.config, jnp.dtype(self.config.dtype)
-        self._make_tables()
+        self.source, self.target = self.make_tables()
         width, rate = config.d_model, config.dropout_rate
-        self.embedding_dropout = Dropout(rate)
         if config.network == "bahdanau":
             self.encoder = recurrent.BahdanauEncoder(width, dtype)
             self.decoder = recurrent.BahdanauDecoder(width, rate, dtype)
@@ -102,9 +100,8 @@ class RecurrentNetwork(EncoderDecoder):
                 " segments: set data.packing=False"
             )
         memory = self.encode(source, train=train)
-        checks.check_tokens(target, config.vocabulary_size)
-        checks.check_right_padding(target, config.pad_id)
-        x = self._embed(self._target_table(), shift_right(target, config.bos_id), train)
+        self.check(target, config.vocabulary_size)
+        x = self._embed(self.target, shift_right(target, config.bos_id), train)
         seen, weights = recurrent.unroll(
             self.decoder, memory.states, x, memory.source, train=train
         )
@@ -115,10 +112,9 @@ class RecurrentNetwork(EncoderDecoder):
         self, source: Int[Array, "B S"], *, train: bool = False
     ) -> RecurrentMemory:
         """Annotate the source, and compute the first states of the decoder."""
-        checks.check_tokens(source, self.config.text_vocabulary_size)
-        checks.check_right_padding(source, self.config.pad_id)
+        self.check(source, self.config.text_vocabulary_size)
         mask = masks.padding_mask(source, self.config.pad_id)
-        x = self._embed(self._source_table(), source, train)
+        x = self._embed(self.source, source, train)
         memory, last = self.encoder(x, mask[:, 0, 0].sum(axis=1), train=train)
         memory = keep_rows(memory)
         keys = self.decoder.attention.project(memory, self.config.d_model)
@@ -155,7 +151,7 @@ class RecurrentNetwork(EncoderDecoder):
         Returns:
             Logits in float32, and the cache after it.
         """
-        x = self._target_table()(tokens[:, None])[:, 0]
+        x = self.target(tokens[:, None])[:, 0]
         states, (seen, weights) = self.decoder.advance(cache.states, x, memory.source)
         coverage = cache.coverage
         if coverage is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from jaxformer.models import seq2seq
+from jaxformer.models import make
 from jaxformer.models.config import TransformerConfig
 
 
@@ -28,4 +28,4 @@ def count_parameters(config: TransformerConfig) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _count(config: TransformerConfig) -> int:
-    return seq2seq.count_parameters(seq2seq.abstract_parameters(config))
+    return make.count_parameters(make.abstract_parameters(config))

@@ -20,7 +20,7 @@ from typing import Any
 from jaxformer.data.language_codes import describe_choices
 from jaxformer.data.records import Pair
 from jaxformer.errors import LineError
-from jaxformer.models.seq2seq import count_parameters
+from jaxformer.models.make import count_parameters
 from jaxformer.serving.compiled import CompiledTranslator
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import (

@@ -18,8 +18,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.models.adapters import merged
-from jaxformer.models.seq2seq import Model
+from jaxformer.models.base import Model
+from jaxformer.models.lora import merged
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import mesh as meshes
 from jaxformer.training import pmap

@@ -16,7 +16,7 @@ from jaxformer.data.prepared import Report
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import count_parameters
+from jaxformer.models.make import count_parameters
 from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
 from jaxformer.training.optimizer import frozen_mask

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import AXES, mesh_shape, shard
 from jaxformer.training.optimizer import trained_part

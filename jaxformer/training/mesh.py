@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxformer.errors import InputError
 from jaxformer.kernels.mesh import ROW_AXES, TENSOR_AXIS
 from jaxformer.models.axis_names import logical_axes
-from jaxformer.models.seq2seq import Model
+from jaxformer.models.base import Model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.objectives import Batch
 from jaxformer.training.state import TrainState

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Model
+from jaxformer.models.base import Model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import compiler_options
 from jaxformer.training.step import make_eval_step, make_train_step

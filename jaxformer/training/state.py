@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.models.adapters import Adapted, draw_adapters
-from jaxformer.models.layer_stacking import stack_layers, unstack_layers
-from jaxformer.models.seq2seq import Model, example, make_model
+from jaxformer.models.base import Model
+from jaxformer.models.lora import Adapted, draw_adapters
+from jaxformer.models.make import make_model
+from jaxformer.models.stacking import stack_layers, unstack_layers
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer, match_paths
 from jaxformer.typing import Array, Float, Int, Key, Parameters, PyTree, UInt32
@@ -47,7 +48,7 @@ class TrainState:
             changes and no checkpoint holds; ``params`` are adapters for them. None
             without LoRA.
         lora_scale: factor on what the adapters add; see
-            :class:`jaxformer.models.adapters.Adapted`.
+            :class:`jaxformer.models.lora.Adapted`.
     """
 
     step: Int[Array, ""]
@@ -115,7 +116,8 @@ def create_state(model: Model, config: TrainingConfig) -> TrainState:
     parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
     # Scanned layers begin as looped ones do.
     looped = make_model(dataclasses.replace(model.config, scan_layers=False))
-    params = _draw(looped, parameters_key)
+    # Each parameter is drawn by the program of its shape, and nothing else is computed.
+    params = looped.lazy_init(parameters_key, *looped.example())["params"]
     if config.initializer != "glorot":
         layers = max(model.config.num_encoder_layers, model.config.num_decoder_layers)
         residual = config.initializer == "normal_residual"
@@ -187,11 +189,3 @@ def draw_normal(params: Parameters, key: Key, layers: int | None) -> Parameters:
             leaf = deviation * jax.random.normal(own, leaf.shape, leaf.dtype)
         drawn[path] = leaf
     return unflatten_dict(drawn, sep="/")
-
-
-def _draw(model: Model, key: Key) -> Parameters:
-    """Draw the parameters and compute nothing else, each by the program of its shape.
-
-    Compiled as one program, the drawing of each parameter would be compiled on its own.
-    """
-    return model.lazy_init(key, *example(model.config))["params"]

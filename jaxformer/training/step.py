@@ -21,8 +21,8 @@ from jaxformer.kernels.chunked_losses import (
 )
 from jaxformer.kernels.losses import cross_entropy
 from jaxformer.kernels.mesh import match_varying
-from jaxformer.models.adapters import Adapted, merged
-from jaxformer.models.seq2seq import Model
+from jaxformer.models.base import Model
+from jaxformer.models.lora import Adapted, merged
 from jaxformer.nn.sharding import count_row_shards
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.objectives import Batch, Objective, Output, make_objective

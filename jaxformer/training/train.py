@@ -35,7 +35,8 @@ from jaxformer.data.batching import Batch, round_down, round_up
 from jaxformer.data.packing import RowShape
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Model, make_model
+from jaxformer.models.base import Model
+from jaxformer.models.make import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary

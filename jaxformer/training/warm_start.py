@@ -17,7 +17,7 @@ from jaxformer.checkpoints.parameters import Base, SavedParameters, find_paramet
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import abstract_parameters
+from jaxformer.models.make import abstract_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig

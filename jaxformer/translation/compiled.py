@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxformer.errors import InputError
+from jaxformer.models.base import EncoderDecoder, Model
 from jaxformer.models.cache import empty_coverage
-from jaxformer.models.seq2seq import EncoderDecoder, Model
 from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty

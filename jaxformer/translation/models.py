@@ -19,8 +19,9 @@ from jaxformer.checkpoints.parameters import SavedParameters, find_parameters
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.kernels.int8 import TwoWayTable, quantize, take_rows
+from jaxformer.models.base import EncoderDecoder, Model
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import EncoderDecoder, Model, make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
@@ -167,11 +168,11 @@ def reduce_vocabulary(
     model: EncoderDecoder, params: Parameters, tokens: Int[Array, " L"]
 ) -> tuple[Model, Parameters]:
     """Return a model and parameters for
-    :meth:`~jaxformer.models.seq2seq.Transformer.step` over some target tokens.
+    :meth:`~jaxformer.models.transformer.Transformer.step` over some target tokens.
 
     Token i of that model is ``tokens[i]`` of the given one, with the same logit.
-    Sources are encoded by :meth:`~jaxformer.models.seq2seq.Transformer.start` of the
-    given model.
+    Sources are encoded by the given model's
+    :meth:`~jaxformer.models.transformer.Transformer.start`.
 
     Args:
         model: over the whole vocabulary.

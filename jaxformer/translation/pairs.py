@@ -13,7 +13,7 @@ from jax import lax
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import AttentionWeights, EncoderDecoder
+from jaxformer.models.base import AttentionWeights, EncoderDecoder
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import Shape, batches, pad, power_of_two, round_width

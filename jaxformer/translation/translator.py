@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Unpack
 from jaxformer.data.frame import choose_languages, make_frame
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
+from jaxformer.models.base import Model
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Model, abstract_parameters, make_model
+from jaxformer.models.make import abstract_parameters, make_model
 from jaxformer.runs.folder import check_objective
 from jaxformer.search.config import DecodingConfig, Precision
 from jaxformer.translation.batch import ban as ban_tokens
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 # Full batches of a window: sorting so many by length leaves 3% more padding than
 # sorting all sentences; a quarter of them leaves 14%.
 _BATCHES = 64
-
-# JAX keeps what each trace of a model leaves: one that is loaded often is traced once.
-_trace_parameters = functools.lru_cache(16)(abstract_parameters)
 
 
 class Translator:
@@ -91,7 +89,7 @@ class Translator:
         frame = make_frame(vocabularies, languages, source_eos=source_eos, tag=tag)
         config = dataclasses.replace(config, bos_id=frame.start)
         if config.scan_layers:
-            from jaxformer.models.layer_stacking import unstack_layers
+            from jaxformer.models.stacking import unstack_layers
 
             config = dataclasses.replace(config, scan_layers=False)
             params = unstack_layers(params)
@@ -214,12 +212,12 @@ class Translator:
         )
         if config.model.scan_layers:
             precision = None  # they are unstacked first
-        how = config.model, precision
         found = cls(
             config.model,
             saved.load(
-                _trace_parameters(config.model),
-                precision and functools.partial(prepare_params, *how),
+                abstract_parameters(config.model),
+                precision
+                and functools.partial(prepare_params, config.model, precision),
             ),
             vocabularies,
             config.decoding,

@@ -43,7 +43,7 @@ def write_models(options: argparse.Namespace) -> None:
     from flax.traverse_util import flatten_dict
 
     from jaxformer.interop import ctranslate2
-    from jaxformer.models.seq2seq import Transformer
+    from jaxformer.models.transformer import Transformer
 
     config = make_config(options)
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -101,7 +101,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     import jax.numpy as jnp
     from flax.traverse_util import unflatten_dict
 
-    from jaxformer.models.seq2seq import Transformer
+    from jaxformer.models.transformer import Transformer
     from jaxformer.search.config import DecodingConfig
     from jaxformer.translation.batch import Sentence, search_batch
     from jaxformer.translation.models import Models

@@ -13,7 +13,7 @@ from jaxformer.data.config import DataConfig
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.store import Encoded
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
 from jaxformer.typing import PyTree

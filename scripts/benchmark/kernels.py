@@ -30,7 +30,7 @@ import turns
 from jaxformer import functional, kernels
 from jaxformer.kernels.elementwise import ACTIVATIONS
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import step as training_step
 from jaxformer.training.engines import make_engine

@@ -85,7 +85,7 @@ def measure(
     """Compile one step; return the last columns of its row, in gigabytes per device."""
     import jax
 
-    from jaxformer.models.seq2seq import Transformer
+    from jaxformer.models.transformer import Transformer
     from jaxformer.training import memory
     from jaxformer.training.engines import make_engine
     from jaxformer.training.mesh import row_shards

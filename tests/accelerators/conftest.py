@@ -17,7 +17,7 @@ import jax
 import pytest
 
 from jaxformer.cli import config_file
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.training.engines import Engine, make_engine

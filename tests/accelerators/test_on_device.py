@@ -14,7 +14,7 @@ import pytest
 
 from jaxformer import functional as F
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
 

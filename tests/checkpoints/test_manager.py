@@ -19,7 +19,7 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
 from jaxformer.training.state import TrainState

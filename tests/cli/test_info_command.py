@@ -12,7 +12,7 @@ import pytest
 import jaxformer
 import runs
 from jaxformer.cli import config_file
-from jaxformer.models.seq2seq import count_parameters
+from jaxformer.models.make import count_parameters
 from jaxformer.runs.config import parse
 from jaxformer.training.memory import abstract_mesh, count_bytes
 

@@ -21,7 +21,7 @@ from jaxformer.errors import InputError
 from jaxformer.interop import huggingface
 from jaxformer.interop.huggingface.run import import_run
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import fingerprint
 from jaxformer.translation.shortlist import Shortlist

@@ -27,7 +27,7 @@ from jaxformer.interop.huggingface import one_stack_settings as conversion
 from jaxformer.interop.huggingface.run import import_run
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import abstract_parameters
+from jaxformer.models.make import abstract_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.training.objectives import make_objective
 from jaxformer.training.train import train

@@ -19,7 +19,7 @@ from jaxformer.kernels import attend, attention
 from jaxformer.kernels.backends import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.language_model import LanguageModel
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 
 
 @pytest.fixture(params=["pallas", "cudnn"])

@@ -16,7 +16,7 @@ from jaxformer.models.flops import (
     tokens,
     training_flops,
 )
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 
 
 def full(rows, source, target):

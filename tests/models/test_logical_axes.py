@@ -12,7 +12,7 @@ from models.little import shapes
 
 from jaxformer import TransformerConfig, nn
 from jaxformer.models import logical_axes, stack_layers
-from jaxformer.models.adapters import draw_adapters
+from jaxformer.models.lora import draw_adapters
 
 # No two axes have a common size: the size tells what an axis is.
 SIZES = {"vocabulary": {31, 37}, "position": {16, 32}, "embed": {10}, "heads": {3, 1}}

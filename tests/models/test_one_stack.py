@@ -14,10 +14,9 @@ from models.little import LITTLE
 from jaxformer import InputError, TransformerConfig
 from jaxformer.models import logical_axes
 from jaxformer.models.families import PRESETS, preset
-from jaxformer.models.seq2seq import (
+from jaxformer.models.make import (
     abstract_parameters,
     count_parameters,
-    example,
     make_model,
 )
 
@@ -174,9 +173,7 @@ def test_a_model_that_cannot_be_is_refused(settings, message):
         TransformerConfig(**LITTLE | settings)
 
 
-def test_a_model_is_made_by_its_stacks():
-    config = TransformerConfig(**LITTLE)
-    assert [len(example(each)) for each in (config, preset("gpt2"))] == [2, 1]
+def test_an_unknown_preset_is_refused():
     with pytest.raises(InputError, match="the presets are bert-tiny"):
         preset("gpt5")
 

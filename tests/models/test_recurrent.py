@@ -14,8 +14,8 @@ from models.little import make_sentences
 from jaxformer import InputError, TransformerConfig
 from jaxformer.models import logical_axes
 from jaxformer.models.flops import Work, forward_flops
+from jaxformer.models.make import abstract_parameters, make_model
 from jaxformer.models.recurrent import RecurrentNetwork
-from jaxformer.models.seq2seq import abstract_parameters, make_model
 from jaxformer.paper.parameters import count_parameters
 from jaxformer.search.rules import SearchRules
 from jaxformer.translation.compiled import BatchInput, lost_coverage, search_shard

@@ -24,7 +24,7 @@ from parity.translation_models import check_gradients
 
 from jaxformer.data.encoding import encode
 from jaxformer.data.records import Pair
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.step import make_loss
 

@@ -19,7 +19,7 @@ from jaxformer.errors import InputError
 from jaxformer.interop import huggingface
 from jaxformer.interop.huggingface import one_stack
 from jaxformer.interop.huggingface.seq2seq import from_model
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs import config as configuration
 
 try:

@@ -19,7 +19,7 @@ from training.little import (
 )
 
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import train as training
 from jaxformer.training.engines import Engine

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.sources import reversal
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs.config import RunConfig, load, parse
 from jaxformer.runs.records import MEASURED, Validation
 from jaxformer.runs.training import TrainingConfig

@@ -19,7 +19,7 @@ import runs
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import make_validator
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.training import train
 from jaxformer.training.distributed import Cluster
@@ -80,7 +80,7 @@ found["any"] = [bool(any_host(flag)) for flag in (False, me == 0, me == 1, True)
 DROPOUT = """
 import numpy as np
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.transformer import Transformer
 from jaxformer.training.engines import make_engine
 from jaxformer.runs.training import TrainingConfig
 

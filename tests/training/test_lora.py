@@ -23,7 +23,7 @@ from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.average import save_average
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
-from jaxformer.models.adapters import Adapted
+from jaxformer.models.lora import Adapted
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import train as training
 from jaxformer.training.engines import make_engine

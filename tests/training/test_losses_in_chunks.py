@@ -9,7 +9,8 @@ import numpy as np
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer, abstract_parameters
+from jaxformer.models.make import abstract_parameters
+from jaxformer.models.transformer import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import step as steps
 from jaxformer.training.engines import make_engine

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer import InputError, TransformerConfig
-from jaxformer.models.seq2seq import abstract_parameters, make_model
+from jaxformer.models.make import abstract_parameters, make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import make_eval_step, make_train_step
 from jaxformer.training.objectives import draw_masks, make_objective, special_ids

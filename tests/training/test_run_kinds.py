@@ -12,7 +12,7 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_labels import LabelVocabulary
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import make_model
+from jaxformer.models.make import make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import complete_config
 from jaxformer.training.run import open_run, validation_batches

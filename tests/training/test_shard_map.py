@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 from training.little import assert_trees_close, without_key_biases
 
-from jaxformer.models.seq2seq import make_model as make
+from jaxformer.models.make import make_model as make
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import step as steps
 from jaxformer.training.state import create_state

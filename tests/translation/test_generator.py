@@ -11,7 +11,7 @@ import tokenizer_folders
 from jaxformer import InputError, TransformerConfig, Translator
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
-from jaxformer.models.seq2seq import abstract_parameters, make_model
+from jaxformer.models.make import abstract_parameters, make_model
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation import generator as generator_module
 from jaxformer.translation.added_text import AddedText, cut

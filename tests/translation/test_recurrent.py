@@ -13,7 +13,7 @@ import runs
 from jaxformer import InputError
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.interop import export
-from jaxformer.models.seq2seq import abstract_parameters
+from jaxformer.models.make import abstract_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.translator import Translator

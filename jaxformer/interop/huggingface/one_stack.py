@@ -28,7 +28,7 @@ from jaxformer.interop.huggingface.one_stack_settings import (
     to_settings,
 )
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.layer_stacking import unstack_layers
+from jaxformer.models.stacking import unstack_layers
 from jaxformer.typing import PyTree
 
 _BUFFERS = re.compile(r"(position_ids|token_type_ids|\.attn\.(masked_)?bias)$")

@@ -30,7 +30,7 @@ from jaxformer.interop.huggingface.one_stack_settings import (
 from jaxformer.interop.huggingface.seq2seq import Imported
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import abstract_parameters
+from jaxformer.models.make import abstract_parameters
 from jaxformer.runs.config import EvaluationConfig, RunConfig, data_kind
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import DecodingConfig

@@ -26,7 +26,7 @@ from jaxformer.interop.huggingface.entries import Entry
 from jaxformer.interop.huggingface.families import Family
 from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.layer_stacking import unstack_layers
+from jaxformer.models.stacking import unstack_layers
 from jaxformer.nn.embedding import LAYOUTS
 from jaxformer.typing import Parameters, PyTree
 

@@ -12,7 +12,7 @@ from models.little import make_model
 
 from jaxformer import InputError
 from jaxformer.models import stack_layers
-from jaxformer.models.adapters import Adapted, draw_adapters
+from jaxformer.models.lora import Adapted, draw_adapters
 
 RANK = 2
 # How many axes of each kernel are input: heads and widths of queries, keys and values
