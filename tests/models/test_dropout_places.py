@@ -41,11 +41,11 @@ def test_each_rate_drops_its_tensors_and_no_others(monkeypatch, order):
     """Training draws one mask for each place of the paper, by shape and number. At rate
     0 and without training nothing is drawn and no key needed.
     """
-    drawn = []
+    drawn, bits = [], elementwise.random_bits
 
     def record(key, shape):
         drawn.append(shape)
-        return draw(key, shape)
+        return bits(key, shape)
 
     monkeypatch.setattr(elementwise, "random_bits", record)
     places = PLACES if order == "post" else ["dropout_rate"]
