@@ -9,7 +9,8 @@ a backslash at the end continues one, and what follows is their output.
 Each runs in a bash of its own, in a folder with the package as in a clone, in which
 runs/quickstart is a copy of --workdir; what it says on standard error is shown too.
 Another model than the pages' gives other translations and scores. --write also takes
-over the pictures of the run.
+over the pictures of the run. Blocks of Python whose title is a function of the package
+show its code; they come first, and need no run.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+
+from measure_code import INCLUDED, find
 
 from jaxformer.cli.main import DONE, FAILED, report
 from jaxformer.errors import InputError
@@ -38,6 +42,21 @@ PICTURES = {
 }
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
+
+
+def read_code(name: str) -> str:
+    """Return the code of a function of the package without its docstring."""
+    lines, node = find(name)
+    said = node.body[0]
+    del lines[said.lineno - node.lineno : said.end_lineno - node.lineno + 1]
+    return textwrap.dedent("".join(lines))
+
+
+def include(page: str) -> str:
+    """Return a page with the code of the functions that its blocks name."""
+    return INCLUDED.sub(
+        lambda block: f'```python title="{block[1]}"\n{read_code(block[1])}```', page
+    )
 
 
 def commands_of(block: str) -> list[str]:
@@ -89,12 +108,12 @@ def working_copy(workdir: Path) -> Iterator[None]:
 def examples(workdir: Path, *, write: bool) -> int:
     """Run all examples with a run; print what differs, or write it into the pages."""
     code, workdir = DONE, workdir.resolve()
-    for path in PAGES:
-        page = path.read_text(encoding="utf-8")
-        if not BLOCK.search(page):
-            continue
-        with working_copy(workdir):
-            present = replay(page)
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    for path, page in sorted(pages.items(), key=lambda item: "```console" in item[1]):
+        present = include(page)
+        if BLOCK.search(page):
+            with working_copy(workdir):
+                present = replay(present)
         if write:
             path.write_text(present, encoding="utf-8")
         elif page != present:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Print the size of the code: a line for each room of the package, then the package,
-the tests and the documentation. Fail where one is above its limit.
+the tests and the documentation; and the lines to read for what docs/the-paper.md lists.
+Fail where a room is above its limit.
 
     python scripts/measure_code.py
     python scripts/measure_code.py --lower
@@ -26,7 +27,7 @@ import tokenize
 import tomllib
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "pyproject.toml"
@@ -39,6 +40,8 @@ LAYOUT = {
 }
 LAYOUT |= {tokenize.ENCODING, tokenize.ENDMARKER}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+INCLUDED = re.compile(r'(?ms)^```python title="([\w.]+)"\n.*?^```$')
+LISTED = re.compile(r"(?m)^\| ([^|`]+) \| (`[^|]+`) \|$")
 
 
 class Size(NamedTuple):
@@ -79,10 +82,34 @@ def measure(path: Path) -> Size:
     return Size(source.count(b"\n"), len(tokens), functions)
 
 
+def find(name: str) -> tuple[list[str], Any]:
+    """Return the lines and the node of a module, class or function, which is named as
+    in ``nn.blocks.Residual.__call__``.
+
+    Raises:
+        KeyError: the module defines no such name.
+    """
+    room, module, *path = name.split(".")
+    source = (ROOT / "jaxformer" / room / f"{module}.py").read_text(encoding="utf-8")
+    lines, node = source.splitlines(keepends=True), cast(Any, ast.parse(source))
+    for part in path:
+        node = {getattr(child, "name", ""): child for child in node.body}[part]
+    return lines[node.lineno - 1 : node.end_lineno] if path else lines, node
+
+
 def count_words() -> int:
-    """Return the number of words of README and the pages."""
+    """Return the number of words of README and the pages, without included code."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    texts = (INCLUDED.sub("", page.read_text(encoding="utf-8")) for page in pages)
+    return sum(len(text.split()) for text in texts)
+
+
+def count_reading() -> None:
+    """Print the lines to read for each row of a table of docs/the-paper.md."""
+    page = (ROOT / "docs" / "the-paper.md").read_text(encoding="utf-8")
+    for title, names in LISTED.findall(page):
+        lines = sum(len(find(name)[0]) for name in re.findall("`(.+?)`", names))
+        print(f"to read {title}: {lines:,} lines")
 
 
 def show(name: str, sizes: list[Size], budget: dict[str, list[int]]) -> int:
@@ -138,6 +165,7 @@ def main() -> int:
     found["words"] = count_words()
     limit, aim = budget["words"]
     print(f"documentation: {found['words']:,} words (limit {limit:,}, aim {aim:,})")
+    count_reading()
     if options.lower:
         lower(found, budget)
     above = [name for name, size in found.items() if size > budget.get(name, (0, 0))[0]]

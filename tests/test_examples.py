@@ -1,46 +1,38 @@
-"""``docs/decoding-examples.md`` shows every option, and the script repeats it."""
+"""``docs/decoding-examples.md`` shows every option, and the script repeats it. Included
+code is that of the package.
+"""
 
 import argparse
-import importlib.util
+import inspect
 import re
 import shlex
-import sys
 
+import examples
 import pytest
 
 import runs
+from jaxformer import functional
 from jaxformer.cli import translate
 from jaxformer.errors import InputError
 from jaxformer.translation.translator import Translator
 
-SCRIPT = runs.ROOT / "scripts" / "examples.py"
 # Where text goes, how much of it is worked on at a time, languages, and what the
 # page's model never writes.
 WITHOUT_EXAMPLE = {"help", "output", "window", "batch_size", "tokens_per_batch"}
 WITHOUT_EXAMPLE |= {"target_language", "to", "from", "no_unknown", "distinct"}
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("examples_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["examples_script"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["examples_script"]
-
-
-def test_the_page_shows_every_option(script):
+def test_the_page_shows_every_option():
     """Each option of ``jaxformer translate`` that may change what comes out is shown.
     Each block prints something, first something other than after it. Commands and
     outputs put together again are the page.
     """
     page = (runs.ROOT / "docs" / "decoding-examples.md").read_text(encoding="utf-8")
-    blocks, commands = script.BLOCK.findall(page), []
+    blocks, commands = examples.BLOCK.findall(page), []
     assert len(blocks) == page.count("```console")
     for block in blocks:
-        own = script.commands_of(block)
-        outputs = list(zip(own, script.COMMAND.split(block)[1:], strict=True))
+        own = examples.commands_of(block)
+        outputs = list(zip(own, examples.COMMAND.split(block)[1:], strict=True))
         assert "".join(f"$ {command}\n{output}" for command, output in outputs) == block
         printed = [
             output
@@ -58,7 +50,7 @@ def test_the_page_shows_every_option(script):
     assert set(re.findall(r"--(\w+)", text)) - shown == WITHOUT_EXAMPLE
 
 
-def test_a_page_is_replayed(script, tmp_path, monkeypatch):
+def test_a_page_is_replayed(tmp_path, monkeypatch):
     """Examples print what their commands print; other blocks stay, and a second time
     changes nothing.
     """
@@ -73,21 +65,34 @@ def test_a_page_is_replayed(script, tmp_path, monkeypatch):
         f" -c 1 | tr 2 3\nold\nolder\n$ echo {shlex.quote(sentence)} > text\n$ cat text"
         f" | {words}\n```\nend\n"
     )
-    replayed = script.replay(page)
+    replayed = examples.replay(page)
     assert replayed == page.replace("old\nolder\n", "1\n3\n").replace(
         f"{words}\n", f"{words}\n{expected}\n"
     )
-    assert script.replay(replayed) == replayed
+    assert examples.replay(replayed) == replayed
 
 
-def test_failures_are_shown(script, tmp_path, monkeypatch):
+def test_included_code_is_that_of_the_package():
+    """A block that names a function shows it without docstring, and replaces other
+    code.
+    """
+    for path in examples.PAGES:
+        page = path.read_text(encoding="utf-8")
+        assert examples.include(page) == page, path
+    signature, _, body = inspect.getsource(functional.causal_mask).split('"""')
+    block = '```python title="functional.masks.causal_mask"\n{}```\n'
+    expected = block.format(signature.rstrip(" ") + body[1:])
+    assert examples.include(block.format("old\n")) == expected
+
+
+def test_failures_are_shown(tmp_path, monkeypatch):
     """Standard error is printed wherever the output goes, as in a shell. Without the
     run of the quickstart one line says how to make it.
     """
     monkeypatch.chdir(tmp_path)
-    said = script.run("jaxformer translate --workdir=none | cat > text")
+    said = examples.run("jaxformer translate --workdir=none | cat > text")
     assert said.startswith("jaxformer: error: none/config.json does not exist")
     assert (tmp_path / "text").read_bytes() == b""
-    copy = script.working_copy(tmp_path)
+    copy = examples.working_copy(tmp_path)
     with pytest.raises(InputError, match="make quickstart"), copy:
         pass

@@ -1,5 +1,6 @@
 """The equations of the Transformer as pure functions on arrays and plain dicts of
-arrays, for plain JAX, Linen, NNX and Equinox.
+arrays, for plain JAX, Linen, NNX and Equinox. docs/the-paper.md reads them in the order
+of the paper.
 """
 
 from jaxformer.functional.attention import (

@@ -42,19 +42,19 @@ def below(block):
 
 
 def of_kind(*kinds):
-    """Return the blocks of these kinds, except parts of examples (test_examples)."""
+    """Return the blocks of these kinds, except parts of other files (test_examples)."""
     blocks = [block for block in BLOCKS if block.kind in kinds]
     return [block for block in blocks if not (block.file and block.kind == "python")]
 
 
 def test_blocks_are_of_known_kinds():
-    """Only Python may be left unrun, for a reason; only examples and their output name
-    a file.
+    """Only Python may be left unrun, for a reason. Only examples, their output and
+    included code have a title.
     """
     assert {block.kind for block in BLOCKS} == KINDS
     examples = (runs.ROOT / "docs" / "examples").glob("*.py")
     names = {f"docs/examples/{path.name}" for path in examples}
-    assert {block.file for block in BLOCKS if block.file} == names
+    assert {block.file for block in BLOCKS if "/" in (block.file or "")} == names
     assert {block.kind for block in BLOCKS if block.reason} <= {"python"}
 
 
@@ -76,7 +76,7 @@ def test_blocks_are_what_they_say(page):
             typed = re.findall(r"^\$ ((?:.*\\\n)*.*\n)", block.text, re.MULTILINE)
             assert check_all("".join(typed)), where(block)
         elif block.kind == "python":
-            if block.file:  # a part of an example
+            if block.file:  # a part of it
                 continue
             compile(block.text, where(block), "exec")
         else:
