@@ -1,4 +1,11 @@
-"""Learning rates as functions of the number of updates that were made."""
+"""Learning rates as functions of the number of updates that were made.
+
+Every schedule rises linearly from the first update, whose rate is ``peak`` divided by
+``warmup_steps``, to the peak at update number ``warmup_steps``. 0 and 1 both begin at
+the peak; a negative number is an ``InputError``. Those that fall to 0 take ``steps``,
+the updates of the whole training, at least 1; the last of them still moves the
+parameters, and after them the rate stays 0.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +28,7 @@ gives that of the first update.
 
 def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
     """Build the schedule that the configuration names, with its warm-up and its
-    cool-down.
-
-    Every schedule rises linearly from the first update, whose rate is the peak divided
-    by ``warmup_steps``, to the peak at update number ``warmup_steps``; 0 and 1 both
-    begin at the peak. The peak is ``learning_rate`` itself, and with ``paper`` that
-    times (d_model * warmup_steps)^-0.5.
-
-    Args:
-        config: ``schedule``, ``learning_rate``, ``warmup_steps``, ``cooldown_steps``
-            and ``steps`` of it.
-        d_model: width of the model, on which the paper's schedule depends.
+    cool-down. The peak is ``learning_rate``; with ``paper`` that is its factor.
     """
     peak, warmup, steps = config.learning_rate, config.warmup_steps, config.steps
     schedule = {
@@ -47,19 +44,11 @@ def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
 
 
 def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Schedule:
-    """Rise linearly over the warm-up, then fall with the inverse square root of the
-    step.
-
-    lrate = factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani et
-    al. 2017, equation 3), where the first update is step 1.
-
-    Args:
-        d_model: width of the model.
-        warmup_steps: length of the rise; 0 and 1 both begin at the peak.
-        factor: 1 in the paper.
+    """Return factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani
+    et al. 2017, equation 3), where the first update is step 1. The paper's factor is 1.
 
     Raises:
-        InputError: an invalid width or length.
+        InputError: a width below 1.
     """
     if d_model < 1:
         raise InputError(
@@ -72,55 +61,25 @@ def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Sche
 
 
 def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
-    """Rise linearly to the peak, then fall as peak * sqrt(warmup_steps / step): the
-    paper's shape under a given peak.
-
-    Args:
-        peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise; 0 and 1 both begin at the peak.
-
-    Raises:
-        InputError: a negative length.
+    """Rise to the peak, then fall as peak * sqrt(warmup_steps / step): the paper's
+    shape under a given peak.
     """
     warmup = float(max(warmup_steps, 1))
     return _rise(peak, warmup_steps, lambda count: jnp.sqrt(warmup / (count + 1.0)))
 
 
 def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
-    """Rise linearly to the peak, then fall linearly so that the rate is 0 when all
-    updates were made.
-
-    rate = peak * updates left / updates left at the peak, where those left include the
-    one that is made with the rate: the last update still moves the parameters.
-
-    Args:
-        peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise, which of more than ``steps`` does not reach
-            the peak; 0 and 1 both begin at the peak.
-        steps: updates of the whole training, at least 1; after them the rate stays 0.
-
-    Raises:
-        InputError: a negative length.
+    """Rise to the peak, then fall linearly to 0: peak * updates left / updates left at
+    the peak, the present one included.
     """
     falls = max(steps - max(warmup_steps, 1) + 1, 1)
     return _rise(peak, warmup_steps, lambda count: _left(count, steps) / falls)
 
 
 def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
-    """Rise linearly to the peak, then fall along half a cosine so that the rate is 0
-    when all updates were made.
-
-    rate = peak * (1 + cos(pi * x)) / 2, with x the share of the updates after the peak
-    that were made (Loshchilov and Hutter 2017, equation 5, without restarts).
-
-    Args:
-        peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise, which of more than ``steps`` does not reach
-            the peak; 0 and 1 both begin at the peak.
-        steps: updates of the whole training, at least 1; after them the rate stays 0.
-
-    Raises:
-        InputError: a negative length.
+    """Rise to the peak, then fall to 0 along half a cosine: peak * (1 + cos(pi * x)) /
+    2, with x the share of the updates after the peak that were made (Loshchilov and
+    Hutter 2017, equation 5, without restarts).
     """
     falls = max(steps - max(warmup_steps, 1) + 1, 1)
 
@@ -134,29 +93,14 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
 
 
 def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
-    """Rise linearly to the peak, then stay there.
-
-    Args:
-        peak: rate from update number ``warmup_steps`` on.
-        warmup_steps: length of the rise; 0 and 1 both begin at the peak.
-
-    Raises:
-        InputError: a negative length.
-    """
+    """Rise to the peak, then stay there."""
     return _rise(peak, warmup_steps, lambda _: 1.0)
 
 
 def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
-    """Let a schedule fall linearly over its last updates, to 0 when all were made (Zhai
-    et al. 2022, section 3.5).
-
-    The rate at which the cool-down begins is held and multiplied by updates left /
-    ``cooldown_steps``, which is 1 for the first of them.
-
-    Args:
-        schedule: what holds until the cool-down begins.
-        steps: updates of the whole training; after them the rate stays 0.
-        cooldown_steps: how many of them the fall takes, at least 1.
+    """Hold the rate of a schedule over its last ``cooldown_steps`` updates, times
+    updates left / ``cooldown_steps``: 1 for the first of them (Zhai et al. 2022,
+    section 3.5).
 
     Raises:
         InputError: a fall of no update.
@@ -180,8 +124,8 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
 def _rise(
     peak: float, warmup_steps: int, fall: Callable[[Array], ArrayLike]
 ) -> Schedule:
-    """Rise linearly to the peak, and then follow its share by the updates made, which
-    is 1 or more before.
+    """Rise linearly to the peak, then follow the share of it that ``fall`` computes
+    from the updates made, which is at least 1 before.
     """
     if warmup_steps < 0:
         raise InputError(f"warmup_steps must be at least 0, not {warmup_steps}")
