@@ -46,6 +46,9 @@ OUTSIDE = {
     "search": {"jax", "numpy"},
 }
 
+# What belongs in kernels, not among the equations.
+FASTER = ("custom_jvp", "custom_vjp", "platform_dependent", "backend", "pallas")
+
 # What `import jaxformer` offers from above loads when it is first used.
 OFFERED = {"jaxformer.translation.translator", "jaxformer.training"}
 
@@ -122,6 +125,16 @@ def test_imports_go_downward():
         )
     ]
     assert wrong == []
+
+
+def test_equations_are_plain():
+    """No rule of differentiation, platform or backend stands in functional."""
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "jaxformer" / "functional").rglob("*.py")
+    ]
+    assert texts
+    assert [word for word in FASTER if word in "".join(texts)] == []
 
 
 @pytest.mark.parametrize(
