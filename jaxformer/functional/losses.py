@@ -77,9 +77,6 @@ def cross_entropy(
         weights: of each position.
         smoothing: epsilon; 0.1 in the paper.
         convention: see :func:`smoothed_probabilities`.
-
-    Raises:
-        InputError: shapes that do not match, or a value out of range.
     """
     size = logits.shape[-1]
     on, off = smoothed_probabilities(size, smoothing, convention)
