@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import InputError
 from jaxformer import functional as F
 
 
@@ -47,19 +46,6 @@ def test_picture_of_causal_and_padding():
         assert picture(mask[1, 0]) == "1 0 0 0\n1 1 0 0\n1 1 1 0\n1 1 1 1"
     assert F.combine(None, None) is None
     assert F.combine(None, causal) is causal
-
-
-def test_segments_are_no_array_to_combine(unchecked):
-    segments = F.SegmentMask(jnp.ones((1, 3), bool))
-    causal = F.causal_mask(3)
-    for combined in (
-        lambda: segments & causal,
-        lambda: causal & segments,
-        lambda: F.combine(causal, segments),
-    ):
-        with pytest.raises(InputError, match="give it causal=True"):
-            combined()
-    assert picture((segments.dense(3) & causal)[0, 0]) == "1 0 0\n1 1 0\n1 1 1"
 
 
 @pytest.mark.parametrize("causal", [False, True])
