@@ -69,9 +69,7 @@ def train(kind):
     def step(params, state, letters, numbers, target):
         def loss(params):
             logits, _ = reader.apply({"params": params}, letters, numbers)
-            total, count = jf.functional.cross_entropy(
-                logits, target, jnp.ones(target.shape)
-            )
+            total, count = jf.functional.cross_entropy(logits, target)
             return total / count
 
         updates, state = optimizer.update(jax.grad(loss)(params), state)

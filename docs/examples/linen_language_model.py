@@ -74,10 +74,7 @@ def main():
             logits = model.apply(
                 {"params": params}, windows[:, :-1], train=True, rngs={"dropout": key}
             )
-            targets = windows[:, 1:]
-            total, count = jf.functional.cross_entropy(
-                logits, targets, jnp.ones(targets.shape, bool)
-            )
+            total, count = jf.functional.cross_entropy(logits, windows[:, 1:])
             return total / count
 
         loss, gradients = jax.value_and_grad(mean_loss)(params)

@@ -16,25 +16,6 @@ import jaxformer as jf
 PAD, D_MODEL, HEADS, WIDTH = 0, 16, 4, 4
 
 
-def attention_parameters(key):
-    """Draw the four projections: kernels [D, H, K] and, of the output, [H, K, D]."""
-    keys = dict(
-        zip(("query", "key", "value", "output"), jax.random.split(key, 4), strict=True)
-    )
-    inner, outer = (D_MODEL, HEADS, WIDTH), (HEADS, WIDTH, D_MODEL)
-    shapes = {
-        "query": (inner, inner[1:]),
-        "key": (inner, inner[1:]),
-        "value": (inner, inner[1:]),
-    }
-    shapes["output"] = (outer, outer[2:])
-    draw = jax.nn.initializers.normal(D_MODEL**-0.5)
-    return {
-        name: {"kernel": draw(keys[name], kernel), "bias": jnp.zeros(bias)}
-        for name, (kernel, bias) in shapes.items()
-    }
-
-
 @jax.jit
 def attend(params, table, tokens):
     """Return the output [B, T, D] and the weights [B, H, T, T] of causal
@@ -67,8 +48,8 @@ def attend_by_hand(query, key, value, mask):
 def main():
     """Attend, and check."""
     params_key, table_key, key = jax.random.split(jax.random.key(0), 3)
-    params = attention_parameters(params_key)
-    table = jax.random.normal(table_key, (10, D_MODEL)) * D_MODEL**-0.5
+    params = jf.functional.init_multi_head_attention(params_key, D_MODEL, HEADS)
+    table = jf.functional.init_embedding(table_key, (10, D_MODEL))
     tokens = jnp.array([[5, 6, 7, 8, 9], [5, 6, 7, PAD, PAD]])
 
     output, weights = attend(params, table, tokens)

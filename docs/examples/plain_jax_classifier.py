@@ -23,32 +23,14 @@ STEPS, BATCH = 200, 32
 
 def init(key):
     """Draw the parameters: a plain dict, in the layout that the functions document."""
-    keys = iter(jax.random.split(key, 8))
-    width = D_MODEL // HEADS
-
-    def linear(shape, outer):
-        draw = jax.nn.initializers.normal(D_MODEL**-0.5)
-        return {"kernel": draw(next(keys), shape), "bias": jnp.zeros(outer)}
-
-    def norm():
-        return {"scale": jnp.ones(D_MODEL), "bias": jnp.zeros(D_MODEL)}
-
+    keys = jax.random.split(key, 4)
     return {
-        "table": jax.random.normal(next(keys), (VOCABULARY, D_MODEL)) * D_MODEL**-0.5,
-        "attention": {
-            **{
-                name: linear((D_MODEL, HEADS, width), (HEADS, width))
-                for name in ("query", "key", "value")
-            },
-            "output": linear((HEADS, width, D_MODEL), (D_MODEL,)),
-        },
-        "attention_norm": norm(),
-        "feed_forward": {
-            "inner": linear((D_MODEL, D_FF), (D_FF,)),
-            "outer": linear((D_FF, D_MODEL), (D_MODEL,)),
-        },
-        "feed_forward_norm": norm(),
-        "classes": linear((D_MODEL, CLASSES), (CLASSES,)),
+        "table": jf.functional.init_embedding(keys[0], (VOCABULARY, D_MODEL)),
+        "attention": jf.functional.init_multi_head_attention(keys[1], D_MODEL, HEADS),
+        "attention_norm": jf.functional.init_layer_norm(D_MODEL),
+        "feed_forward": jf.functional.init_feed_forward(keys[2], D_MODEL, D_FF),
+        "feed_forward_norm": jf.functional.init_layer_norm(D_MODEL),
+        "classes": jf.functional.init_linear(keys[3], (D_MODEL, CLASSES)),
     }
 
 
@@ -67,9 +49,7 @@ def classify(params, tokens):
     )
     real = (tokens != PAD)[..., None]
     mean = (x * real).sum(axis=1) / real.sum(axis=1)
-    return jf.functional.linear(
-        mean, params["classes"]["kernel"], params["classes"]["bias"]
-    )
+    return jf.functional.linear(mean, **params["classes"])
 
 
 def draw_batch(seed):
@@ -90,9 +70,8 @@ def draw_batch(seed):
 def loss(params, tokens, classes):
     """Return the mean cross-entropy, and how many of a batch are right."""
     logits = classify(params, tokens)
-    everyone = jnp.ones(classes.shape)
-    total, count = jf.functional.cross_entropy(logits, classes, everyone)
-    right, _ = jf.functional.correct(logits, classes, everyone)
+    total, count = jf.functional.cross_entropy(logits, classes)
+    right, _ = jf.functional.correct(logits, classes)
     return total / count, right / count
 
 

@@ -87,9 +87,7 @@ def main():
             logits, _ = model.apply(
                 {"params": params}, images, train=True, rngs={"dropout": key}
             )
-            total, count = jf.functional.cross_entropy(
-                logits, kinds, jnp.ones(kinds.shape), smoothing=0.1
-            )
+            total, count = jf.functional.cross_entropy(logits, kinds, smoothing=0.1)
             return total / count
 
         updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)

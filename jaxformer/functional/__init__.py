@@ -16,6 +16,13 @@ from jaxformer.functional.earlier_attention import (
     dot_scores,
     general_scores,
 )
+from jaxformer.functional.initializers import (
+    init_embedding,
+    init_feed_forward,
+    init_layer_norm,
+    init_linear,
+    init_multi_head_attention,
+)
 from jaxformer.functional.layers import (
     dropout,
     embed,
@@ -68,6 +75,11 @@ __all__ = [
     "embed",
     "feed_forward",
     "general_scores",
+    "init_embedding",
+    "init_feed_forward",
+    "init_layer_norm",
+    "init_linear",
+    "init_multi_head_attention",
     "layer_norm",
     "learned",
     "linear",

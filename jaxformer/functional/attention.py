@@ -89,7 +89,8 @@ def dot_product_attention(
         mask: True = may attend; axes of size 1 broadcast. Rows without any True give
             zeros. Or segments.
         bias: added to the scaled scores.
-        drop: dropout of the weights; none in the paper.
+        drop: dropout of the weights, such as ``lambda x: dropout(x, 0.1, key)``; none
+            in the paper.
 
     Raises:
         InputError: heads of keys that do not divide those of queries.

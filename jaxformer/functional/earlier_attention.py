@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxformer.errors import InputError
 from jaxformer.functional.attention import masked_softmax
 from jaxformer.functional.layers import linear, wide_dtype
+from jaxformer.functional.shapes import check_shapes
 from jaxformer.typing import Array, Bool, Float, Parameters
 
 
+@check_shapes()
 def additive_scores(
     params: Parameters, query: Float[Array, "B T D"], memory: Float[Array, "B S E"]
 ) -> Float[Array, "B T S"]:
@@ -57,6 +58,7 @@ def energies(
     return jnp.tensordot(hidden, kernel, 1, preferred_element_type=wide)[..., 0]
 
 
+@check_shapes()
 def concat_scores(
     params: Parameters, query: Float[Array, "B T D"], memory: Float[Array, "B S E"]
 ) -> Float[Array, "B T S"]:
@@ -74,6 +76,7 @@ def concat_scores(
     )
 
 
+@check_shapes()
 def general_scores(
     params: Parameters, query: Float[Array, "B T D"], memory: Float[Array, "B S E"]
 ) -> Float[Array, "B T S"]:
@@ -87,6 +90,7 @@ def general_scores(
     return dot_scores(linear(query, **params["state"]), memory)
 
 
+@check_shapes()
 def dot_scores(
     query: Float[Array, "B T D"], memory: Float[Array, "B S D"]
 ) -> Float[Array, "B T S"]:
@@ -98,6 +102,7 @@ def dot_scores(
     )
 
 
+@check_shapes()
 def attend_by_scores(
     scores: Float[Array, "B T S"],
     memory: Float[Array, "B S E"],
@@ -117,14 +122,6 @@ def attend_by_scores(
     Raises:
         InputError: a mask of numbers, or one that does not fit the scores.
     """
-    if mask is not None and (
-        mask.ndim != 3
-        or any(a not in (1, b) for a, b in zip(mask.shape, scores.shape, strict=True))
-    ):
-        raise InputError(
-            "a mask has the three axes [B, T, S], 1 where nothing varies: with scores"
-            f" of shape {scores.shape} not the shape {mask.shape}"
-        )
     weights = masked_softmax(scores, mask)
     context = jnp.einsum(
         "BTS,BSE->BTE",

@@ -47,8 +47,8 @@ def _like(parameter: Array, x: Array) -> Array:
 
 @check_shapes()
 def linear(
-    x: Float[Array, "..."],
-    kernel: Float[Array, "..."],
+    x: Float[Array, "*B D"],
+    kernel: Float[Array, "D *E"] | Float[Array, "C D *E"],
     bias: Float[Array, "..."] | None = None,
     *,
     contract: int = 1,
@@ -119,6 +119,7 @@ def dropout(
     return jnp.where(kept, widen(x) / (1.0 - rate), 0.0).astype(x.dtype)
 
 
+@check_shapes()
 def stochastic_depth(
     x: Float[Array, "B T D"],
     rate: float,
@@ -157,13 +158,15 @@ GATED = {
 """Feed-forward layers with a gate (Shazeer 2020), and the activation of the gate."""
 
 
-@check_shapes(
-    params={
-        "inner": {"kernel": "D F", "bias": "F"},
-        "outer": {"kernel": "F D", "bias": "D"},
-        "gate?": {"kernel": "D F", "bias": "F"},
-    }
-)
+FEED_FORWARD = {
+    "inner": {"kernel": "D F", "bias": "F"},
+    "outer": {"kernel": "F D", "bias": "D"},
+    "gate?": {"kernel": "D F", "bias": "F"},
+}
+"""The parameters of a feed-forward layer and their axes. Biases may be absent."""
+
+
+@check_shapes(params=FEED_FORWARD)
 def feed_forward(
     params: Parameters,
     x: Float[Array, "B T D"],
@@ -176,12 +179,11 @@ def feed_forward(
     W_1) W_2 (Shazeer 2020).
 
     Args:
-        params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D],
-            "bias": [D]}}``, and ``gate`` like ``inner`` where there is one. Biases may
-            be absent.
+        params: see :data:`FEED_FORWARD`; with a gate where there is one.
         x: the positions.
-        activation: f, ReLU in the paper.
-        drop: dropout after the activation; none in the paper.
+        activation: f, such as ``jax.nn.gelu``; ReLU in the paper.
+        drop: dropout after the activation, such as ``lambda x: dropout(x, 0.1, key)``;
+            none in the paper.
         linear: computes x W + b.
     """
     if "gate" in params:

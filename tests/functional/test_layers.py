@@ -139,6 +139,10 @@ def test_impossible_arguments_are_refused():
         with pytest.raises(InputError, match=rf"at least 0 and below 1, not {rate}"):
             F.dropout(ones, rate, jax.random.key(0))
     layer = {"kernel": jnp.ones((4, 5)), "bias": jnp.ones(5)}
+    with pytest.raises(InputError, match=r"activation is a function .*, not 'gelu'"):
+        F.feed_forward({}, jnp.ones((1, 2, 4)), activation="gelu")
+    with pytest.raises(InputError, match=r"tokens: Int\[B S\], not list"):
+        F.padding_mask([[1, 0]], 0)
     line = r"params\['outer'\]\['kernel'\]: Float\[F D\], not float32\[4, 5\], for x"
     with pytest.raises(InputError, match=line):
         F.feed_forward({"inner": layer, "outer": layer}, jnp.ones((1, 2, 4)))

@@ -40,7 +40,7 @@ def test_equals_the_formula_in_float64(layout, width):
 def test_impossible_widths_and_layouts_are_refused():
     with pytest.raises(InputError, match=r"even d_model, not 7; try 8"):
         F.sinusoidal(jnp.arange(3), 7)
-    line = r"interleaved, halves or concatenated, not 'spiral'"
+    line = r"interleaved or halves or concatenated, not 'spiral'"
     with pytest.raises(InputError, match=line):
         F.sinusoidal(jnp.arange(3), 8, layout="spiral")
 

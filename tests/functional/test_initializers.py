@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.nn import initializers
+import jaxformer.functional as F
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_projections_are_glorot_uniform_over_the_whole_matrix(shape, contract, f
     """Kernels fill +-sqrt(6 / (fan_in + fan_out)) evenly, all heads as one matrix;
     biases are 0.
     """
-    drawn = initializers.projection(jax.random.key(0), shape, contract)
+    drawn = F.init_linear(jax.random.key(0), shape, contract)
     kernel = np.asarray(drawn["kernel"], np.float64)
     limit = math.sqrt(6 / sum(fans))
     assert kernel.shape == shape
@@ -31,7 +31,7 @@ def test_projections_are_glorot_uniform_over_the_whole_matrix(shape, contract, f
 
 
 def test_tables_have_deviation_one_over_root_d():
-    table = initializers.embedding(jax.random.key(2), (300, 64))
+    table = F.init_embedding(jax.random.key(2), (300, 64))
     table = np.asarray(table, np.float64)
     assert table.std() == pytest.approx(1 / 8, rel=0.02)
     assert abs(table.mean()) < 5 / 8 / math.sqrt(table.size)
