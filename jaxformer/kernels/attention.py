@@ -131,11 +131,6 @@ def _choose(
     dropped: bool,
 ) -> str:
     """Return ``plain`` or a kernel that takes the inputs."""
-    if backend not in backends.BACKENDS:
-        raise InputError(
-            f"the backend of attention is {', '.join(backends.BACKENDS)}, not"
-            f" {backend!r}"
-        )
     device = jax.devices()[0]
     known = getattr(device, "compute_capability", None)
     attending = backends.Attending(
@@ -149,13 +144,9 @@ def _choose(
         bias=bias is not None,
         window=isinstance(mask, SegmentMask) and mask.window is not None,
     )
-    if backend == "auto":
-        fits = mask is None or isinstance(mask, SegmentMask)
-        return backends.choose_backend("auto" if fits else "plain", attending)
-    reason = backends.refusal(backend, attending)
-    if reason is not None:
-        raise InputError(f"backend={backend} {reason}: use plain")
-    return backend
+    if backend == "auto" and not isinstance(mask, SegmentMask | None):
+        return "plain"
+    return backends.fit(backend, attending)
 
 
 def _fused(
@@ -170,6 +161,6 @@ def _fused(
     if not isinstance(mask, SegmentMask):
         raise InputError(
             f"backend={backend} takes a mask of segments, not an array: give"
-            " jaxformer.functional.SegmentMask, or use plain"
+            " jaxformer.functional.SegmentMask, or set backend=auto"
         )
     return run_kernel(backend, query, key, value, mask)

@@ -16,6 +16,7 @@ from jaxformer.kernels.matmul import project_to_vocabulary
 from jaxformer.models import checks
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
+from jaxformer.nn.backend import choose_backend
 from jaxformer.nn.blocks import LayerNorm, RMSNorm, make_norm
 from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, Positions
@@ -145,14 +146,11 @@ class Model(nn.Module):
         return inputs, place, seen
 
     def choose_backend(self, backend: str | None, length: int, *, train: bool) -> str:
-        """Return how a module computes attention within ``apply``; see
-        :meth:`TransformerConfig.choose_backend`. None: as the configuration says.
+        """Return how attention is computed, see
+        :func:`~jaxformer.nn.backend.choose_backend`. None: as the configuration says.
         """
-        if self.is_initializing():
-            return "plain"  # parameters do not depend on it
-        device = self.device or jax.devices()[0]
         backend = backend or self.config.attention_backend
-        return self.config.choose_backend(backend, device, length, train=train)
+        return choose_backend(self, backend, length, train=train)
 
     def output_layer(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
         """Return the table and, if there is one, the bias of :meth:`logits`."""

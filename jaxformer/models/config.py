@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
-
 from jaxformer.errors import InputError, check_keys, key
 from jaxformer.functional.layers import GATED
 from jaxformer.kernels.backends import BACKENDS
@@ -286,38 +284,6 @@ class TransformerConfig:
         if self.positions != "rotary":
             values["rotary_base"] = None
         return LayerConfig(**values)
-
-    def choose_backend(
-        self, backend: str, device: Any, length: int, *, train: bool
-    ) -> str:
-        """Return how attention is computed: ``plain``, ``cudnn`` or ``pallas``.
-
-        Args:
-            backend: one of
-                :data:`~jaxformer.functional.attention.BACKENDS`.
-            device: that computes; a ``jax.Device``, also of a topology.
-            length: the longer of queries and keys.
-            train: whether dropout is active.
-
-        Raises:
-            InputError: a backend that does not fit.
-        """
-        if backend == "auto" and device.platform == "cpu":
-            return "plain"  # there is no kernel for it
-        from jaxformer.kernels.backends import Attending, choose_backend
-
-        attending = Attending(
-            platform=device.platform,
-            capability=getattr(device, "compute_capability", None),
-            dtype=jnp.dtype(self.dtype),
-            d_k=self.d_k or self.d_model // self.num_heads,
-            d_v=self.d_v or self.d_model // self.num_heads,
-            length=length,
-            dropout=train and self.attention_dropout_rate > 0.0,
-            bias=self.position_bias != "none",
-            window=self.attention_window is not None,
-        )
-        return choose_backend(backend, attending)
 
     @classmethod
     def base(cls, vocabulary_size: int) -> TransformerConfig:

@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from jaxformer.errors import lazy_names
 from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
 from jaxformer.nn.blocks import (
     DecoderLayer,
@@ -18,10 +15,8 @@ from jaxformer.nn.blocks import (
 )
 from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, PositionBias, Positions
+from jaxformer.nn.recurrent import EarlierAttention
 from jaxformer.nn.stacks import Decoder, Encoder
-
-if TYPE_CHECKING:
-    from jaxformer.nn.recurrent import EarlierAttention
 
 __all__ = [
     "Decoder",
@@ -40,5 +35,3 @@ __all__ = [
     "RMSNorm",
     "Residual",
 ]
-
-__getattr__, __dir__ = lazy_names(__name__, {"recurrent": "EarlierAttention"})

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -18,15 +19,8 @@ from jaxformer.functional.masks import SegmentMask, combine, window_mask
 from jaxformer.functional.positions import rotary
 from jaxformer.kernels.attention import attend
 from jaxformer.kernels.matmul import joint_linear
-from jaxformer.nn.cache import (
-    KeyValueStore,
-    Spans,
-    attend_to_spans,
-    attend_to_store,
-    extend,
-    project_to_store,
-    slot_positions,
-)
+from jaxformer.nn import cache as caches
+from jaxformer.nn.cache import KeyValueStore, Spans
 from jaxformer.nn.dropout import make_drop
 from jaxformer.nn.initializers import ones, projection
 from jaxformer.typing import Array, Bool, Float, Int
@@ -47,34 +41,37 @@ linear (ALiBi).
 ACTIVATIONS = (*layers.ACTIVATIONS, *layers.GATED)
 """Activations of the feed-forward layer, plain and gated."""
 
+_CHOICES = {
+    "activation": ACTIVATIONS,
+    "norm_order": NORM_ORDERS,
+    "norm": NORMS,
+    "position_bias": POSITION_BIASES,
+}
 
-def check_heads(layer: LayerConfig | MultiHeadAttention) -> None:
-    """Check that heads have a width, and those of keys and values divide those of
-    queries.
+
+def head_widths(layer: LayerConfig | MultiHeadAttention) -> tuple[int, int]:
+    """Return the width of a head's queries and keys, and of its values.
 
     Raises:
         InputError: no heads, heads that do not divide d_model without d_k and d_v, or
             other heads of keys and values.
     """
-    d_model, num_heads, groups = (
-        layer.d_model,
-        layer.num_heads,
-        layer.num_key_value_heads,
-    )
-    if num_heads < 1:
-        raise InputError(f"num_heads must be at least 1, not {num_heads}")
-    if (layer.d_k is None or layer.d_v is None) and d_model % num_heads:
-        fitting = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
-        near = min(fitting, key=lambda heads: abs(heads - num_heads))
+    d_model, heads, groups = layer.d_model, layer.num_heads, layer.num_key_value_heads
+    if heads < 1:
+        raise InputError(f"num_heads must be at least 1, not {heads}")
+    if (layer.d_k is None or layer.d_v is None) and d_model % heads:
+        fitting = [n for n in range(1, d_model + 1) if d_model % n == 0]
+        near = min(fitting, key=lambda n: abs(n - heads))
         raise InputError(
-            f"d_model {d_model} is not divisible by num_heads {num_heads}; try {near}"
+            f"d_model {d_model} is not divisible by num_heads {heads}; try {near}"
             " heads, or set d_k and d_v"
         )
-    if groups and num_heads % groups:
+    if groups and heads % groups:
         raise InputError(
-            f"num_key_value_heads {groups} must divide num_heads {num_heads}: take 1,"
-            f" {num_heads} or a number between that does"
+            f"num_key_value_heads {groups} must divide num_heads {heads}: take 1,"
+            f" {heads} or a number between that does"
         )
+    return layer.d_k or d_model // heads, layer.d_v or d_model // heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,19 +131,13 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name, choices in (
-            ("activation", ACTIVATIONS),
-            ("norm_order", NORM_ORDERS),
-            ("norm", NORMS),
-            ("position_bias", POSITION_BIASES),
-        ):
-            if getattr(self, name) not in choices:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
                 raise InputError(
-                    f"{name} must be one of {', '.join(choices)}, not"
-                    f" {getattr(self, name)!r}"
+                    f"{name} must be one of {', '.join(choices)}, not {value!r}"
                 )
-        check_heads(self)
-        width = self.d_k or self.d_model // self.num_heads
+        width, _ = head_widths(self)
         if self.rotary_base is not None and width % 2:
             raise InputError(
                 f"positions=rotary needs an even d_k, the width of a head, not {width}"
@@ -203,30 +194,25 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         """Create the four projections, and the scales of the norms."""
-        check_heads(self)
-        d_k = self.d_k or self.d_model // self.num_heads
-        d_v = self.d_v or self.d_model // self.num_heads
+        d_k, d_v = head_widths(self)
         width, heads = self.d_model, self.num_heads
         groups = self.num_key_value_heads or heads
-        shapes = {
+        projections = {
             "query": ((width, heads, d_k), 1),
             "key": ((width, groups, d_k), 1),
             "value": ((width, groups, d_v), 1),
             "output": ((heads, d_v, width), 2),
         }
-        projections = {
-            name: self.param(name, projection, *shape, self.biases)
-            for name, shape in shapes.items()
-        }
         norms = ("query_norm", "key_norm") if self.query_key_norm else ()
-        self.projections = projections | {
-            name: self.param(name, ones, d_k) for name in norms
-        }
+        self.projections = {
+            name: self.param(name, projection, *shape, self.biases)
+            for name, shape in projections.items()
+        } | {name: self.param(name, ones, d_k) for name in norms}
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"],
+        memory: Float[Array, "B S D"] | None = None,
         mask: Mask = None,
         *,
         bias: Float[Array, "#B #H #T #S"] | None = None,
@@ -238,7 +224,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             x: the positions of the queries.
-            memory: the positions of the keys and values; ``x`` for self-attention.
+            memory: the positions of the keys and values; None: those of ``x``.
             mask: boolean, True = may attend, or segments.
             bias: added to the scaled scores.
             train: whether dropout is active.
@@ -247,25 +233,28 @@ class MultiHeadAttention(nn.Module):
         Raises:
             InputError: another memory than ``x`` with rotary positions or a window.
         """
-        if memory is not x:
-            self._check_other()
-        maps = [self.projections[name] for name in ("key", "value")]
-        if memory is x:
-            maps.append(self.projections["query"])
+        memory = x if memory is None else memory
+        names = ("key", "value", "query") if memory is x else ("key", "value")
         return functional.multi_head_attention(
             self.projections,
             x,
             memory,
             self._near(mask, x.shape[1]),
-            rotate=self._rotation(jnp.arange(x.shape[1])),
-            linear=joint_linear(memory, *maps),
+            rotate=self._rotation(jnp.arange(x.shape[1]) if memory is x else None),
+            linear=joint_linear(memory, *(self.projections[name] for name in names)),
             attend=functools.partial(attend, backend=backend),
             bias=bias,
             drop=make_drop(self, self.dropout_rate, train),
         )
 
-    def _rotation(self, positions: Int[Array, "#T"]) -> Rotation | None:
-        if self.rotary_base is None:
+    def _rotation(self, positions: Int[Array, " T"] | None) -> Rotation | None:
+        """Return the rotation of the sequence's own positions; None: of another's."""
+        if positions is None and (self.rotary_base or self.window):
+            raise InputError(
+                "rotary positions and windows are for self-attention: attend to x"
+                " itself, or make the module without rotary_base and window"
+            )
+        if self.rotary_base is None or positions is None:
             return None
         return functools.partial(rotary, positions=positions, base=self.rotary_base)
 
@@ -277,60 +266,62 @@ class MultiHeadAttention(nn.Module):
             return dataclasses.replace(mask, window=self.window)
         return combine(mask, window_mask(length, self.window))
 
-    def _check_other(self) -> None:
-        if self.rotary_base is not None or self.window is not None:
-            raise InputError(
-                "rotary positions and windows are for self-attention: attend to x"
-                " itself, or make the module without rotary_base and window"
-            )
-
-    def prefill(self, x: Float[Array, "B T D"]) -> KeyValueStore:
-        """Project a sequence for later positions of its own to attend to."""
+    def prefill(
+        self, x: Float[Array, "B T D"], **how: Any
+    ) -> tuple[Float[Array, "B T D"], KeyValueStore]:
+        """Attend to ``x`` itself; return the output, and keys and values for later
+        positions.
+        """
         rotate = self._rotation(jnp.arange(x.shape[1]))
-        return project_to_store(self.projections, x, rotate)
+        return self(x, **how)[0], caches.project_to_store(self.projections, x, rotate)
 
     def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project another sequence once, for many calls of :meth:`attend_to_store`."""
-        self._check_other()
-        return project_to_store(self.projections, memory)
+        rotate = self._rotation(None)
+        return caches.project_to_store(self.projections, memory, rotate)
 
     def attend_to_store(
         self,
-        x: Float[Array, "B W D"],
+        x: Float[Array, "N 1 D"],
         memory: KeyValueStore,
         mask: Bool[Array, "#B 1 #W M"],
-    ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
-        """Attend from the new position of W hypotheses to stored keys and values;
+    ) -> tuple[Float[Array, "N 1 D"], Float[Array, "B H W M"]]:
+        """Attend from the new position of N = B W hypotheses to stored keys and values;
         return the output and the weights.
         """
-        return attend_to_store(self.projections, x, memory, mask)
+        beams = x.reshape(memory.keys.shape[0], -1, x.shape[-1])
+        output, weights = caches.attend_to_store(self.projections, beams, memory, mask)
+        return output.reshape(x.shape), weights
 
-    def extend(
-        self, cache: Spans, x: Float[Array, "B W D"], position: Int[Array, ""]
-    ) -> Spans:
-        """Write the keys and values of the new position of W hypotheses into the
-        cache.
-        """
-        rotate = self._rotation(position[None])
-        fresh = project_to_store(self.projections, x, rotate)
-        return extend(cache, fresh, position)
-
-    def attend_to_spans(
+    def step(
         self,
-        x: Float[Array, "B W D"],
-        memory: Spans,
-        mask: Bool[Array, "#B 1 #W M"],
-        position: Int[Array, ""],
+        x: Float[Array, "N 1 D"],
+        cache: Spans,
         *,
+        position: Int[Array, ""],
+        seen: Bool[Array, "B 1 W M"],
         bias: Float[Array, "1 H 1 M"] | None = None,
-    ) -> Float[Array, "B W D"]:
-        """Attend from the new position of W hypotheses to the cache; return the
-        output.
+    ) -> tuple[Float[Array, "N 1 D"], Spans]:
+        """Attend from the new position of N = B W hypotheses to those before it.
+
+        Args:
+            x: the input of the position; the hypotheses of a text are adjacent.
+            cache: keys and values of the positions before, with empty slots.
+            position: of ``x``, counted from 0.
+            seen: which slots each hypothesis reads, its own included.
+            bias: added to the scores.
+
+        Returns:
+            The output, and the cache with this position.
         """
-        if self.window is not None:
-            place = slot_positions(mask.shape[-1], x.shape[1])
-            mask = mask & (place > position - self.window)[None, None, None]
+        beams = x.reshape(seen.shape[0], seen.shape[2], -1)
         rotate = self._rotation(position[None])
-        return attend_to_spans(
-            self.projections, x, memory, mask, position, bias=bias, rotate=rotate
+        fresh = caches.project_to_store(self.projections, beams, rotate)
+        cache = caches.extend(cache, fresh, position)
+        if self.window is not None:
+            place = caches.slot_positions(*seen.shape[:1:-1])
+            seen = seen & (place > position - self.window)[None, None, None]
+        output = caches.attend_to_spans(
+            self.projections, beams, cache, seen, position, bias=bias, rotate=rotate
         )
+        return output.reshape(x.shape), cache

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.functional import layers
 from jaxformer.functional.attention import Mask
+from jaxformer.functional.masks import SegmentMask
 from jaxformer.kernels.elementwise import ACTIVATIONS
 from jaxformer.kernels.matmul import joint_linear
 from jaxformer.kernels.norm import layer_norm
@@ -20,9 +21,19 @@ from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
 from jaxformer.nn.cache import KeyValueStore, Spans
 from jaxformer.nn.dropout import Dropout, make_drop
 from jaxformer.nn.initializers import projection
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Bool, Float
 
 Aux = TypeVar("Aux")
+
+
+def _norm_parameters(
+    module: LayerNorm | RMSNorm, *, biased: bool
+) -> dict[str, Float[Array, " D"]]:
+    make = {"scale": nn.initializers.ones_init(), "bias": nn.initializers.zeros_init()}
+    return {
+        name: module.param(name, make[name], (module.width,), jnp.float32)
+        for name in (["scale", "bias"] if biased else ["scale"])
+    }
 
 
 class LayerNorm(nn.Module):
@@ -41,15 +52,8 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalize, scale and shift."""
-        scale = self.param(
-            "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
-        )
-        if not self.biased:
-            return layer_norm(x, scale, epsilon=self.epsilon)
-        bias = self.param(
-            "bias", nn.initializers.zeros_init(), (self.width,), jnp.float32
-        )
-        return layer_norm(x, scale, bias, epsilon=self.epsilon)
+        params = _norm_parameters(self, biased=self.biased)
+        return layer_norm(x, **params, epsilon=self.epsilon)
 
 
 class RMSNorm(nn.Module):
@@ -66,10 +70,8 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalize and scale."""
-        scale = self.param(
-            "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
-        )
-        return layers.rms_norm(x, scale, epsilon=self.epsilon)
+        params = _norm_parameters(self, biased=False)
+        return layers.rms_norm(x, **params, epsilon=self.epsilon)
 
 
 def make_norm(config: LayerConfig, name: str | None = None) -> LayerNorm | RMSNorm:
@@ -93,10 +95,12 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "B T D"], *, train: bool = False
     ) -> Float[Array, "B T D"]:
         """Transform each position."""
-        inner, outer = (self.d_model, self.d_ff), (self.d_ff, self.d_model)
-        shapes = {"inner": inner, "outer": outer}
+        shapes = {
+            "inner": (self.d_model, self.d_ff),
+            "outer": (self.d_ff, self.d_model),
+        }
         if self.activation in layers.GATED:
-            shapes["gate"] = inner
+            shapes["gate"] = shapes["inner"]
         params = {
             name: self.param(name, projection, shape, 1, self.biases)
             for name, shape in shapes.items()
@@ -142,8 +146,8 @@ class Residual(nn.Module):
         return (x if pre else norm(x)), more
 
 
-def _attention(config: LayerConfig, *, own: bool) -> MultiHeadAttention:
-    """Make the attention of a layer to itself (``own``) or to another stack."""
+def _attention(config: LayerConfig, **own: Any) -> MultiHeadAttention:
+    """Make the attention of a layer; only that to itself has ``own`` options."""
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
@@ -153,36 +157,26 @@ def _attention(config: LayerConfig, *, own: bool) -> MultiHeadAttention:
         config.num_key_value_heads,
         config.biases,
         config.query_key_norm,
-        rotary_base=config.rotary_base if own else None,
-        window=config.attention_window if own else None,
+        **own,
     )
-
-
-def _attend_to_cache(
-    attention: MultiHeadAttention,
-    y: Float[Array, "N 1 D"],
-    cache: Spans,
-    position: Int[Array, ""],
-    seen: Bool[Array, "B 1 W M"],
-    bias: Float[Array, "1 H 1 M"] | None,
-) -> tuple[Float[Array, "N 1 D"], Spans]:
-    """Attend from a new position to the cache, which grows by it."""
-    beams = y.reshape(seen.shape[0], seen.shape[2], -1)
-    grown = attention.extend(cache, beams, position)
-    output = attention.attend_to_spans(beams, grown, seen, position, bias=bias)
-    return output.reshape(y.shape), grown
 
 
 class _Layer(nn.Module):
     """What both layers share."""
 
     config: LayerConfig
+    reads_memory = False
 
     def setup(self) -> None:
-        """Create self-attention, feed-forward and their residuals."""
+        """Create the sub-layers and their residuals."""
         config = self.config
-        self.self_attention = _attention(config, own=True)
+        self.self_attention = _attention(
+            config, rotary_base=config.rotary_base, window=config.attention_window
+        )
         self.self_attention_residual = Residual(config)
+        if self.reads_memory:
+            self.cross_attention = _attention(config)
+            self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(
             config.d_model,
             config.d_ff,
@@ -192,10 +186,23 @@ class _Layer(nn.Module):
         )
         self.feed_forward_residual = Residual(config)
 
-    def _feed(self, x: Float[Array, "B S D"], train: bool = False) -> Array:
-        return self.feed_forward_residual(
+    def _run(
+        self,
+        x: Array,
+        attend: Callable[[Array], tuple[Array, Any]],
+        attend_to_memory: Callable[[Array], tuple[Array, Any]] | None = None,
+        *,
+        train: bool = False,
+    ) -> tuple[Array, Any]:
+        """Return the output, and what the attentions return besides theirs."""
+        x, more = self.self_attention_residual(x, attend, train=train)
+        if attend_to_memory is not None:
+            x, other = self.cross_attention_residual(x, attend_to_memory, train=train)
+            more = more, other
+        x, _ = self.feed_forward_residual(
             x, lambda y: (self.feed_forward(y, train=train), None), train=train
-        )[0]
+        )
+        return x, more
 
 
 class EncoderLayer(_Layer):
@@ -213,58 +220,26 @@ class EncoderLayer(_Layer):
         """Return the output and the attention weights, which only the ``backend``
         ``plain`` computes. A ``bias`` is added to the scores.
         """
-        attend = functools.partial(
-            self.self_attention, bias=bias, train=train, backend=backend
-        )
-        x, weights = self.self_attention_residual(
-            x, lambda y: attend(y, y, mask), train=train
-        )
-        return self._feed(x, train), weights
+        how = {"mask": mask, "bias": bias, "train": train, "backend": backend}
+        return self._run(x, functools.partial(self.self_attention, **how), train=train)
 
     def prefill(
-        self,
-        x: Float[Array, "B T D"],
-        mask: Mask,
-        *,
-        bias: Float[Array, "#B #H T T"] | None = None,
-        backend: str = "plain",
+        self, x: Float[Array, "B T D"], mask: Mask, **how: Any
     ) -> tuple[Float[Array, "B T D"], KeyValueStore]:
-        """Return the output, and keys and values for :meth:`step` to read."""
-
-        def attend(y: Array) -> tuple[Array, KeyValueStore]:
-            output, _ = self.self_attention(y, y, mask, bias=bias, backend=backend)
-            return output, self.self_attention.prefill(y)
-
-        x, kept = self.self_attention_residual(x, attend, train=False)
-        return self._feed(x), kept
+        """Return the output, and keys and values for :meth:`step` to read; see
+        :meth:`MultiHeadAttention.prefill`.
+        """
+        prefill = self.self_attention.prefill
+        return self._run(x, functools.partial(prefill, mask=mask, **how))
 
     def step(
-        self,
-        x: Float[Array, "N 1 D"],
-        cache: Spans,
-        position: Int[Array, ""],
-        seen: Bool[Array, "B 1 W M"],
-        *,
-        bias: Float[Array, "1 H 1 M"] | None = None,
+        self, x: Float[Array, "N 1 D"], cache: Spans, **how: Any
     ) -> tuple[Float[Array, "N 1 D"], Spans]:
-        """Compute one position of a decoder-only model from the cache.
-
-        Args:
-            x: the input of the position for N hypotheses; those of a text are adjacent.
-            cache: keys and values of the positions before, with empty slots.
-            position: of ``x``, counted from 0.
-            seen: which slots each hypothesis reads, its own included.
-            bias: added to the scores.
-
-        Returns:
-            The output, and the cache with this position.
+        """Compute one position of a decoder-only model from the cache; return the
+        output, and the cache with this position. See :meth:`MultiHeadAttention.step`.
         """
-
-        def attend(y: Array) -> tuple[Array, Spans]:
-            return _attend_to_cache(self.self_attention, y, cache, position, seen, bias)
-
-        x, grown = self.self_attention_residual(x, attend, train=False)
-        return self._feed(x), grown
+        step = self.self_attention.step
+        return self._run(x, functools.partial(step, cache=cache, **how))
 
 
 class DecoderLayer(_Layer):
@@ -272,17 +247,13 @@ class DecoderLayer(_Layer):
     (section 3.1).
     """
 
-    def setup(self) -> None:
-        """Create the three sub-layers and their residuals."""
-        super().setup()
-        self.cross_attention = _attention(self.config, own=False)
-        self.cross_attention_residual = Residual(self.config)
+    reads_memory = True
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        mask: Mask,
+        mask: Mask = None,
         memory_mask: Mask = None,
         *,
         bias: Float[Array, "#B #H T T"] | None = None,
@@ -297,23 +268,23 @@ class DecoderLayer(_Layer):
         Args:
             x: the target.
             memory: the encoder's output.
-            mask: of the self-attention; it must be causal in an autoregressive model.
-            memory_mask: which positions of the memory may be attended to.
+            mask: of the self-attention; None: causal.
+            memory_mask: which positions of the memory may be attended to; None: all.
             bias: added to the scores of the self-attention.
             train: whether dropout is active.
             backend: how attention is computed; only ``plain`` computes weights.
         """
-        own, other = (
-            functools.partial(attention, train=train, backend=backend)
-            for attention in (self.self_attention, self.cross_attention)
+        if mask is None:
+            mask = SegmentMask(jnp.ones(x.shape[:2], bool), causal=True)
+        how: dict[str, Any] = {"train": train, "backend": backend}
+        own = {"mask": mask, "bias": bias, **how}
+        other = {"memory": memory, "mask": memory_mask, **how}
+        return self._run(
+            x,
+            functools.partial(self.self_attention, **own),
+            functools.partial(self.cross_attention, **other),
+            train=train,
         )
-        x, self_weights = self.self_attention_residual(
-            x, lambda y: own(y, y, mask, bias=bias), train=train
-        )
-        x, cross_weights = self.cross_attention_residual(
-            x, lambda y: other(y, memory, memory_mask), train=train
-        )
-        return self._feed(x, train), (self_weights, cross_weights)
 
     def store_memory(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project the encoder's output once, for many calls of :meth:`step`."""
@@ -323,41 +294,29 @@ class DecoderLayer(_Layer):
         self,
         x: Float[Array, "N 1 D"],
         cache: Spans,
-        position: Int[Array, ""],
-        seen: Bool[Array, "B 1 W M"],
         memory: KeyValueStore,
-        memory_mask: Bool[Array, "B2 1 1 S"],
         *,
-        bias: Float[Array, "1 H 1 M"] | None = None,
-    ) -> tuple[Float[Array, "N 1 D"], Spans, Float[Array, "B2 H W2 S"]]:
+        memory_mask: Bool[Array, "B2 1 1 S"],
+        **how: Any,
+    ) -> tuple[Float[Array, "N 1 D"], tuple[Spans, Float[Array, "B2 H W2 S"]]]:
         """Compute one position from the cached keys and values of those before it.
 
         Args:
             x: the input of the position for N hypotheses; those of a sentence are
                 adjacent.
             cache: keys and values of the positions before, with empty slots.
-            position: of ``x``, counted from 0.
-            seen: which slots of the cache each hypothesis reads, its own included.
             memory: projected encoder output, one row a sentence. The hypotheses of a
                 sentence query it like positions, so it is never repeated.
             memory_mask: which positions of the memory may be attended to.
-            bias: added to the scores of the self-attention.
+            how: the rest of :meth:`MultiHeadAttention.step`.
 
         Returns:
             The output, the cache with this position, and the weights of the
             cross-attention, W = N / B. ``jit`` prunes weights that are not used.
         """
-
-        def attend_self(y: Array) -> tuple[Array, Spans]:
-            return _attend_to_cache(self.self_attention, y, cache, position, seen, bias)
-
-        def attend_memory(y: Array) -> tuple[Array, Array]:
-            beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])
-            output, weights = self.cross_attention.attend_to_store(
-                beams, memory, memory_mask
-            )
-            return output.reshape(y.shape), weights
-
-        x, grown = self.self_attention_residual(x, attend_self, train=False)
-        x, weights = self.cross_attention_residual(x, attend_memory, train=False)
-        return self._feed(x), grown, weights
+        attend_to_store = self.cross_attention.attend_to_store
+        return self._run(
+            x,
+            functools.partial(self.self_attention.step, cache=cache, **how),
+            functools.partial(attend_to_store, memory=memory, mask=memory_mask),
+        )

@@ -9,7 +9,7 @@ layers (``layers``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,6 @@ from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, make_norm
 from jaxformer.nn.cache import KeyValueStore, Spans, slot_positions
 from jaxformer.nn.embedding import PositionBias
 from jaxformer.typing import Array, Bool, Float, Int
-
-Layer = TypeVar("Layer", bound=nn.Module)
-Weights = TypeVar("Weights")
-Body: TypeAlias = Callable[[Layer, Array], tuple[Array, Weights]]
 
 # What the forward pass saves of a layer, besides its input. `dots` saves the output of
 # every linear map in the compute dtype. The two matmuls inside attention are
@@ -55,30 +51,90 @@ class _Stack(nn.Module):
 
     def setup(self) -> None:
         """Create the layers."""
+        config = self.config
+        if self.rematerialization not in REMATERIALIZATIONS:
+            raise InputError(
+                f"rematerialization is one of {', '.join(REMATERIALIZATIONS)}, not"
+                f" {self.rematerialization!r}"
+            )
         if self.scan:
-            self.layers = self.layer(self.config)
+            self.layers = self.layer(config)
         else:
             self.layers = [
-                self.layer(self.config, name=f"layer_{i}")
-                for i in range(self.num_layers)
+                self.layer(config, name=f"layer_{i}") for i in range(self.num_layers)
             ]
-        if self.config.norm_order == "pre":
-            self.norm = make_norm(self.config)
-        if self.config.position_bias != "none":
-            self.position_bias = PositionBias(
-                self.config.position_bias, self.config.num_heads
-            )
+        if config.norm_order == "pre":
+            self.norm = make_norm(config)
+        if config.position_bias != "none":
+            self.position_bias = PositionBias(config.position_bias, config.num_heads)
 
-    def _finish(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def _run(
+        self, x: Array, body: Callable[[Any, Array], tuple[Array, Any]]
+    ) -> tuple[Array, list[Any]]:
+        """Run ``body(layer, x) -> (x, weights)`` over all layers; return the output and
+        each layer's weights.
+        """
+        if self.rematerialization != "none":
+            # Without a barrier the compiler merges the two equal computations of a
+            # looped layer and saves the first. A scan is a barrier; on a CPU it is the
+            # only one, because that compiler drops barriers before it merges.
+            policy = _POLICIES[self.rematerialization]
+            body = nn.remat(body, policy=policy, prevent_cse=not self.scan)
+        if not self.scan:
+            return self._loop(x, body)
+        scan = nn.scan(
+            body,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=self.num_layers,
+        )
+        x, stacked = scan(self.layers, x)
+        return self._finish(x), [
+            jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+            for i in range(self.num_layers)
+        ]
+
+    def _loop(
+        self, x: Array, body: Callable[..., tuple[Array, Any]], *each: Sequence[Any]
+    ) -> tuple[Array, list[Any]]:
+        """Run ``body(layer, x, *own)`` over looped layers, each with its own of the
+        sequences.
+        """
+        results = []
+        for layer, *own in zip(self._looped(), *each, strict=True):
+            x, result = body(layer, x, *own)
+            results.append(result)
+        return self._finish(x), results
+
+    def _step(
+        self,
+        x: Array,
+        *each: Sequence[Any],
+        position: Array,
+        seen: Array,
+        **how: Any,
+    ) -> tuple[Array, list[Any]]:
+        """Compute one position in every layer, from its own of the sequences."""
+        place = slot_positions(*seen.shape[:1:-1])
+        bias = self._bias(place, position[None], causal=True)
+        how |= {"position": position, "seen": seen, "bias": bias}
+        return self._loop(x, lambda layer, *own: layer.step(*own, **how), *each)
+
+    def _looped(self) -> Sequence[Any]:
+        if self.scan:
+            raise InputError(
+                "decoding needs looped layers, and these are scanned: make the model"
+                " with scan_layers=False and parameters"
+                " jaxformer.models.unstack_layers(params)"
+            )
+        return self.layers
+
+    def _finish(self, x: Array) -> Array:
         return self.norm(x) if self.config.norm_order == "pre" else x
 
     def _bias(
-        self,
-        keys: Int[Array, " S"],
-        queries: Int[Array, " T"] | None = None,
-        *,
-        causal: bool,
-    ) -> Float[Array, "1 H T S"] | None:
+        self, keys: Array, queries: Array | None = None, *, causal: bool
+    ) -> Array | None:
         """Return the position bias that all layers share, if the stack has one; without
         ``queries`` they are at the positions of the keys.
         """
@@ -118,13 +174,8 @@ class Encoder(_Stack):
         """
         causal = isinstance(mask, SegmentMask) and mask.causal
         bias = self._bias(jnp.arange(x.shape[1]), causal=causal)
-
-        def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array | None]:
-            return layer(x, mask, bias=bias, train=train, backend=backend)
-
-        how = (self.num_layers, self.rematerialization)
-        x, weights = _run(self.layers, body, x, *how)
-        return self._finish(x), weights
+        how = {"bias": bias, "train": train, "backend": backend}
+        return self._run(x, lambda layer, x: layer(x, mask, **how))
 
     def prefill(
         self, x: Float[Array, "B T D"], mask: SegmentMask, *, backend: str = "plain"
@@ -134,11 +185,9 @@ class Encoder(_Stack):
         Raises:
             InputError: the layers are scanned.
         """
-        bias, kept = self._bias(jnp.arange(x.shape[1]), causal=mask.causal), []
-        for layer in _looped(self.layers):
-            x, own = layer.prefill(x, mask, bias=bias, backend=backend)
-            kept.append(own)
-        return kept
+        bias = self._bias(jnp.arange(x.shape[1]), causal=mask.causal)
+        how = {"bias": bias, "backend": backend}
+        return self._loop(x, lambda layer, x: layer.prefill(x, mask, **how))[1]
 
     def step(
         self,
@@ -152,12 +201,7 @@ class Encoder(_Stack):
         Raises:
             InputError: the layers are scanned.
         """
-        place = slot_positions(seen.shape[-1], seen.shape[2])
-        bias, grown = self._bias(place, position[None], causal=True), []
-        for layer, own in zip(_looped(self.layers), cache, strict=True):
-            x, own = layer.step(x, own, position, seen, bias=bias)
-            grown.append(own)
-        return self._finish(x), grown
+        return self._step(x, cache, position=position, seen=seen)
 
 
 class Decoder(_Stack):
@@ -177,7 +221,7 @@ class Decoder(_Stack):
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        mask: Mask,
+        mask: Mask = None,
         memory_mask: Mask = None,
         *,
         train: bool = False,
@@ -190,16 +234,8 @@ class Decoder(_Stack):
         cross-attention, which only the ``backend`` ``plain`` computes.
         """
         bias = self._bias(jnp.arange(x.shape[1]), causal=True)
-
-        def body(
-            layer: DecoderLayer, x: Array
-        ) -> tuple[Array, tuple[Array | None, Array | None]]:
-            how = {"bias": bias, "train": train, "backend": backend}
-            return layer(x, memory, mask, memory_mask, **how)
-
-        how = (self.num_layers, self.rematerialization)
-        x, weights = _run(self.layers, body, x, *how)
-        return self._finish(x), weights
+        how = {"bias": bias, "train": train, "backend": backend}
+        return self._run(x, lambda layer, x: layer(x, memory, mask, memory_mask, **how))
 
     def store_memory(self, memory: Float[Array, "B S D"]) -> list[KeyValueStore]:
         """Project the encoder's output once for every layer.
@@ -207,7 +243,7 @@ class Decoder(_Stack):
         Raises:
             InputError: the layers are scanned.
         """
-        return [layer.store_memory(memory) for layer in _looped(self.layers)]
+        return [layer.store_memory(memory) for layer in self._looped()]
 
     def step(
         self,
@@ -223,68 +259,7 @@ class Decoder(_Stack):
         Raises:
             InputError: the layers are scanned.
         """
-        place = slot_positions(seen.shape[-1], seen.shape[2])
-        bias = self._bias(place, position[None], causal=True)
-        grown, weights = [], []
-        for layer, layer_cache, layer_memory in zip(
-            _looped(self.layers), cache, memory, strict=True
-        ):
-            x, layer_cache, layer_weights = layer.step(
-                x, layer_cache, position, seen, layer_memory, memory_mask, bias=bias
-            )
-            grown.append(layer_cache)
-            weights.append(layer_weights)
-        return self._finish(x), grown, weights
-
-
-def _looped(layers: Layer | Sequence[Layer]) -> Sequence[Layer]:
-    if isinstance(layers, nn.Module):
-        raise InputError(
-            "decoding needs looped layers, and these are scanned: make the model"
-            " with scan_layers=False and parameters"
-            " jaxformer.models.unstack_layers(params)"
-        )
-    return layers
-
-
-def _run(
-    layers: Layer | Sequence[Layer],
-    body: Body[Layer, Weights],
-    x: Array,
-    length: int,
-    rematerialization: str,
-) -> tuple[Array, list[Weights]]:
-    """Run ``body(layer, x) -> (x, weights)`` over all layers; return the output and
-    each layer's weights.
-    """
-    if rematerialization not in REMATERIALIZATIONS:
-        raise InputError(
-            f"rematerialization is one of {', '.join(REMATERIALIZATIONS)}, not"
-            f" {rematerialization!r}"
-        )
-    scanned = isinstance(layers, nn.Module)
-    if rematerialization != "none":
-        # Without a barrier the compiler merges the two equal computations of a looped
-        # layer and saves the first. A scan is a barrier; on a CPU it is the only one,
-        # because that compiler drops barriers before it merges.
-        body = nn.remat(
-            body,
-            policy=_POLICIES[rematerialization],
-            prevent_cse=not scanned,
-        )
-    if scanned:
-        scan = nn.scan(
-            body,
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            length=length,
-        )
-        x, stacked = scan(layers, x)
-        return x, [
-            jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(length)
-        ]
-    weights = []
-    for layer in layers:
-        x, layer_weights = body(layer, x)
-        weights.append(layer_weights)
-    return x, weights
+        how = {"position": position, "seen": seen, "memory_mask": memory_mask}
+        x, results = self._step(x, cache, memory, **how)
+        grown, weights = zip(*results, strict=True)
+        return x, [*grown], [*weights]

@@ -37,6 +37,7 @@ from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
 from jaxformer.models.base import Model
 from jaxformer.models.make import make_model
+from jaxformer.nn.backend import choose_backend
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
@@ -172,9 +173,9 @@ def _check_start(
 
 def _check_backend(config: RunConfig, length: int, *, train: bool) -> None:
     """Refuse an attention backend that does not fit."""
-    config.model.choose_backend(
-        config.model.attention_backend, jax.devices()[0], length, train=train
-    )
+    if config.model.network == "transformer":
+        model, backend = make_model(config.model), config.model.attention_backend
+        choose_backend(model, backend, length, train=train)
 
 
 def _claim(

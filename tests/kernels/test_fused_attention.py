@@ -16,7 +16,7 @@ from kernels.inputs import within_backend
 from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.kernels import attend, attention
-from jaxformer.kernels.backends import LONGEST, Attending, choose_backend
+from jaxformer.kernels.backends import LONGEST, Attending, fit
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.transformer import Transformer
@@ -152,14 +152,14 @@ USUAL = Attending("gpu", "8.0", jnp.dtype("bfloat16"), 64, 64, 256, dropout=Fals
     ],
 )
 def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
-    assert choose_backend("auto", USUAL._replace(**changes)) == chosen
-    assert choose_backend("plain", USUAL._replace(**changes)) == "plain"
+    assert fit("auto", USUAL._replace(**changes)) == chosen
+    assert fit("plain", USUAL._replace(**changes)) == "plain"
 
 
 @pytest.mark.parametrize(
     ("backend", "changes", "message"),
     [
-        ("flash", {}, "one of auto, plain, cudnn, pallas, not 'flash'"),
+        ("flash", {}, "backend is one of auto, plain, cudnn, pallas, not 'flash'"),
         ("pallas", {}, "=pallas is for a TPU, and this is a GPU: set"),
         ("cudnn", {"platform": "cpu"}, "=cudnn is for a GPU, and this is a CPU"),
         ("cudnn", {"capability": "7.0"}, "capability 8.0 or higher, and this has 7.0"),
@@ -177,26 +177,26 @@ def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
 )
 def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, message):
     with pytest.raises(InputError, match=message) as caught:
-        choose_backend(backend, USUAL._replace(**changes))
+        fit(backend, USUAL._replace(**changes))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "flash"}, "is auto, plain, cudnn, pallas, not 'flash'"),
+        ({"backend": "flash"}, "one of auto, plain, cudnn, pallas, not 'flash'"),
         ({}, "backend=pallas needs a TPU: use auto or plain"),
         ({"mask": jnp.ones((1, 1, 4, 4), bool)}, "takes a mask of segments"),
         ({"drop": lambda x: x}, "has no dropout"),
-        ({"bias": jnp.ones((1, 1, 4, 4))}, "has no bias on scores: use plain"),
+        ({"bias": jnp.ones((1, 1, 4, 4))}, "has no bias on scores: set backend=auto"),
         (
             {"mask": F.SegmentMask(jnp.ones((1, 4), int), window=2)},
-            "has no window of attention: use plain",
+            "has no window of attention: set backend=auto",
         ),
-        ({"backend": "cudnn"}, "computes in bfloat16 or float16, not in float32: use"),
+        ({"backend": "cudnn"}, "computes in bfloat16 or float16, not in float32: set"),
         (
             dict.fromkeys(("key", "value"), jnp.ones((1, LONGEST + 1, 2, 8))),
-            "takes at most 1024 positions, not 1025: use plain",
+            "takes at most 1024 positions, not 1025: set backend=auto",
         ),
     ],
 )

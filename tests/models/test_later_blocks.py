@@ -9,6 +9,7 @@ from jaxformer.interop import ctranslate2
 from jaxformer.interop.huggingface import families
 from jaxformer.models import stack_layers
 from jaxformer.models.config import later_blocks
+from jaxformer.nn.backend import choose_backend
 
 SOURCE, TARGET = make_sentences(1, [6, 2]), make_sentences(2, [3, 7])
 
@@ -52,12 +53,13 @@ def test_kernels_of_a_device_are_not_taken():
     for settings in LATER.values():
         windowed = "attention_window" in settings
         taken = "window of attention" if windowed else "bias on scores"
-        config = make_model(0, **settings)[0].config
-        assert config.choose_backend("auto", tpu, 8, train=False) == "plain"
+        model = make_model(0, **settings)[0].copy(device=tpu)
+        assert choose_backend(model, "auto", 8, train=False) == "plain"
         with pytest.raises(InputError, match=f"=pallas has no {taken}"):
-            config.choose_backend("pallas", tpu, 8, train=False)
-    config = make_model(0, num_key_value_heads=1, positions="rotary")[0].config
-    assert config.choose_backend("auto", tpu, 8, train=False) == "pallas"
+            choose_backend(model, "pallas", 8, train=False)
+    model, _ = make_model(0, num_key_value_heads=1, positions="rotary")
+    model = model.copy(device=tpu)
+    assert choose_backend(model, "auto", 8, train=False) == "pallas"
 
 
 @pytest.mark.parametrize("name", LATER)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxformer import InputError
-from jaxformer.nn import Encoder, LayerConfig
+from jaxformer import functional as F
+from jaxformer.nn import Decoder, DecoderLayer, Encoder, LayerConfig
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,14 @@ def test_an_unknown_rematerialization_is_refused():
     encoder = Encoder(LayerConfig(d_model=8, num_heads=2, d_ff=8), 1, "full")
     with pytest.raises(InputError, match="one of none, layer, dots, not 'full'"):
         encoder.init(jax.random.key(0), jnp.zeros((1, 2, 8)))
+
+
+@pytest.mark.parametrize("decoder", [DecoderLayer, lambda config: Decoder(config, 2)])
+def test_a_decoder_is_causal_and_sees_the_whole_memory_by_default(decoder):
+    decoder = decoder(LayerConfig(d_model=8, num_heads=2, d_ff=8))
+    x, memory = jax.random.normal(jax.random.key(1), (2, 2, 5, 8))
+    variables = decoder.init(jax.random.key(0), x, memory)
+    masks = F.causal_mask(5), jnp.ones((2, 1, 1, 5), bool)
+    expected = decoder.apply(variables, x, memory, *masks)
+    found = decoder.apply(variables, x, memory, backend="auto")
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
