@@ -5,11 +5,11 @@ equation.
     python scripts/benchmark/kernels.py --model=tiny --precision=float32
     python scripts/benchmark/kernels.py --model=base --rows=98 --length=256
 
-A row is a function: the time of the step with its equation, over that of the step as it
-is, as a median over interleaved turns; and the memory of intermediate results. The first
-row, as it is once more, shows the noise. Time is that of the processors on a CPU, which
-other programs disturb little, and of the clock elsewhere. Rows of tokens are packed,
-four sentences in each.
+A row is a function: the time of the step with its equation, over that of the step as
+it is, as a median over interleaved turns; and the memory of intermediate results. The
+first row, as it is once more, shows the noise. Time is that of the processors on a CPU,
+which other programs disturb little, and of the clock elsewhere. Rows of tokens are
+packed, four sentences in each.
 """
 
 from __future__ import annotations
@@ -143,15 +143,14 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             placed = dict(engine.put(batch))
             lowered[name] = engine.train_step.lower(engine.abstract(), placed)
     with ThreadPoolExecutor(4) as pool:
-        programs = dict(
-            zip(names, pool.map(lambda each: each.compile(), lowered.values()))
-        )
+        made = pool.map(lambda each: each.compile(), lowered.values())
+        programs = dict(zip(names, made, strict=True))
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     state, seconds = engine.create(), {name: [] for name in names}
     for turn in range(options.repeats + 1):
         for name in names[turn % 2 :] + names[: turn % 2]:
             begun = clock()
-            state, metrics = jax.block_until_ready(programs[name](state, placed))
+            state, _ = jax.block_until_ready(programs[name](state, placed))
             seconds[name].append(clock() - begun)
     first = seconds["as it is"][1:]
     return [
