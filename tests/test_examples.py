@@ -3,11 +3,11 @@ code is that of the package.
 """
 
 import argparse
+import importlib
 import inspect
 import re
 import shlex
 
-import examples
 import pytest
 
 import runs
@@ -22,7 +22,14 @@ WITHOUT_EXAMPLE = {"help", "output", "window", "batch_size", "tokens_per_batch"}
 WITHOUT_EXAMPLE |= {"target_language", "to", "from", "no_unknown", "distinct"}
 
 
-def test_the_page_shows_every_option():
+@pytest.fixture
+def examples(monkeypatch):
+    """Return the script as a module."""
+    monkeypatch.syspath_prepend(runs.ROOT / "scripts")
+    return importlib.import_module("examples")
+
+
+def test_the_page_shows_every_option(examples):
     """Each option of ``jaxformer translate`` that may change what comes out is shown.
     Each block prints something, first something other than after it. Commands and
     outputs put together again are the page.
@@ -50,7 +57,7 @@ def test_the_page_shows_every_option():
     assert set(re.findall(r"--(\w+)", text)) - shown == WITHOUT_EXAMPLE
 
 
-def test_a_page_is_replayed(tmp_path, monkeypatch):
+def test_a_page_is_replayed(examples, tmp_path, monkeypatch):
     """Examples print what their commands print; other blocks stay, and a second time
     changes nothing.
     """
@@ -72,7 +79,7 @@ def test_a_page_is_replayed(tmp_path, monkeypatch):
     assert examples.replay(replayed) == replayed
 
 
-def test_included_code_is_that_of_the_package():
+def test_included_code_is_that_of_the_package(examples):
     """A block that names a function shows it without docstring, and replaces other
     code.
     """
@@ -85,7 +92,7 @@ def test_included_code_is_that_of_the_package():
     assert examples.include(block.format("old\n")) == expected
 
 
-def test_failures_are_shown(tmp_path, monkeypatch):
+def test_failures_are_shown(examples, tmp_path, monkeypatch):
     """Standard error is printed wherever the output goes, as in a shell. Without the
     run of the quickstart one line says how to make it.
     """
