@@ -128,7 +128,7 @@ def test_imports_go_downward():
 
 
 def test_equations_are_plain():
-    """No rule of differentiation, platform or backend stands in functional."""
+    """functional has no rule of differentiation, platform or backend of its own."""
     texts = [
         path.read_text(encoding="utf-8")
         for path in (ROOT / "jaxformer" / "functional").rglob("*.py")
