@@ -32,7 +32,7 @@ from jaxformer.kernels.elementwise import ACTIVATIONS
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.make import make_model
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training import step as training_step
+from jaxformer.training import batch_losses
 from jaxformer.training.engines import make_engine
 from tasks import EOS, FIRST, TASKS
 
@@ -104,16 +104,16 @@ def equations(name: str) -> Iterator[None]:
         for key, value in names.items()
         if callable(value) and value in chosen
     ]
-    most = training_step.MOST_LOGIT_BYTES
+    most = batch_losses.MOST_LOGIT_BYTES
     try:
         for names, key, value in saved:
             names[key] = chosen[value]
-        training_step.MOST_LOGIT_BYTES = sys.maxsize if name == IN_CHUNKS else most
+        batch_losses.MOST_LOGIT_BYTES = sys.maxsize if name == IN_CHUNKS else most
         yield
     finally:
         for names, key, value in saved:
             names[key] = value
-        training_step.MOST_LOGIT_BYTES = most
+        batch_losses.MOST_LOGIT_BYTES = most
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     batch = packed_batch(task.vocabulary_size, options.rows, options.length)
     names = ["as it is", CONTROL, *EQUATIONS]
     if options.rows * options.length * task.vocabulary_size * 4 > (
-        training_step.MOST_LOGIT_BYTES
+        batch_losses.MOST_LOGIT_BYTES
     ):
         names += [IN_CHUNKS]
     lowered = {}

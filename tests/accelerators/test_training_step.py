@@ -13,7 +13,7 @@ from accelerators.conftest import arrays, exchanges, host_calls, need
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer import functional as F
-from jaxformer.training.step import MOST_LOGIT_BYTES
+from jaxformer.training.batch_losses import MOST_LOGIT_BYTES
 from topologies import devices_of
 
 LENGTH = 256

@@ -12,8 +12,9 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.make import abstract_parameters
 from jaxformer.models.transformer import Transformer
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training import step as steps
+from jaxformer.training import batch_losses
 from jaxformer.training.engines import make_engine
+from jaxformer.training.step import make_loss
 
 
 def test_only_large_batches_are_in_chunks(monkeypatch):
@@ -28,11 +29,11 @@ def test_only_large_batches_are_in_chunks(monkeypatch):
             calls.append(given)
             raise StopIteration
 
-        monkeypatch.setattr(steps, "output_losses", losses)
+        monkeypatch.setattr(batch_losses, "output_losses", losses)
         model = TransformerConfig(num_encoder_layers=1, num_decoder_layers=1, **model)
         params = abstract_parameters(model)
         config = TrainingConfig(**(training or {}))
-        loss = steps.make_loss(Transformer(model), config, lambda params: params)
+        loss = make_loss(Transformer(model), config, lambda params: params)
         batch = dict.fromkeys(
             ("source", "target"), jax.ShapeDtypeStruct(shape, np.int32)
         )
@@ -81,6 +82,6 @@ def test_no_array_holds_all_logits(make_model, monkeypatch):
     """
     text, logits = compile_step(make_model, 64, engine="jit")
     assert largest(text) >= logits
-    monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
+    monkeypatch.setattr(batch_losses, "MOST_LOGIT_BYTES", 0)
     text, logits = compile_step(make_model, 64, engine="jit")
     assert largest(text) < logits / 2

@@ -9,7 +9,7 @@ from training.little import assert_trees_close, without_key_biases
 
 from jaxformer.models.make import make_model as make
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training import step as steps
+from jaxformer.training import batch_losses
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_eval_step, make_train_step
 
@@ -42,7 +42,7 @@ def test_devices_make_the_step_of_one(
     others.
     """
     if chunks:
-        monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
+        monkeypatch.setattr(batch_losses, "MOST_LOGIT_BYTES", 0)
     model = make(make_model(**model).config)
     config = TrainingConfig(warmup_steps=3, adam_epsilon=1e-3, **training)
     state, batch = create_state(model, config), make_batch(0, LENGTHS)
