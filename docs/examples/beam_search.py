@@ -9,6 +9,7 @@ sequence.
 """
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -18,7 +19,6 @@ import numpy as np
 import jaxformer as jf
 
 PAD, BOS, EOS, VOCABULARY, WIDTH = 0, 1, 2, 6, 8
-IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
 SENTENCES, LENGTH = 2, 5
 
 
@@ -79,33 +79,26 @@ def list_all(step, alpha):
 
 def main():
     """Search greedily, with a beam, exhaustively, and one step at a time."""
-    step, limits, alpha = make_step(jax.random.key(7)), jnp.full(SENTENCES, LENGTH), 0.6
-    sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
-
-    rules = jf.search.SearchRules(**sizes, **IDS)
+    step, alpha = make_step(jax.random.key(7)), 0.6
+    limits = [LENGTH] * SENTENCES
+    rules = jf.search.SearchRules(
+        bos_id=BOS, eos_id=EOS, pad_id=PAD, max_lengths=limits
+    )
     greedy = jax.jit(partial(jf.search.greedy_search, step))(start(1), rules)
-    rules = jf.search.SearchRules(beam_size=81, n_best=2, **sizes, **IDS)
+    rules = replace(rules, beam_size=81, n_best=2)
     beam = jax.jit(partial(jf.search.beam_search, step))(start(81), rules)
     best = list_all(step, alpha)
     for sentence in range(SENTENCES):
-        print(
-            "greedy    ",
-            greedy.tokens[sentence, 0].tolist(),
-            f"{greedy.scores[sentence, 0]:.2f}",
-        )
-        print(
-            "beam      ",
-            beam.tokens[sentence, 0].tolist(),
-            f"{beam.scores[sentence, 0]:.2f}",
-        )
-        print(
-            "second    ",
-            beam.tokens[sentence, 1].tolist(),
-            f"{beam.scores[sentence, 1]:.2f}",
-        )
+        for name, found, place in (
+            ("greedy", greedy, 0),
+            ("beam", beam, 0),
+            ("second", beam, 1),
+        ):
+            tokens = found.tokens[sentence, place].tolist()
+            print(f"{name:10} {tokens} {found.scores[sentence, place]:.2f}")
         print("exhaustive", best[sentence][1], f"{best[sentence][0]:.2f}")
 
-    rules = jf.search.SearchRules(beam_size=2, **sizes, **IDS)
+    rules = replace(rules, beam_size=2)
     next_state = jax.jit(lambda state: jf.search.beam_step(rules, step, state))
     state = jf.search.beam_init(rules, start(2))
     while not state.done.all():

@@ -120,15 +120,11 @@ def translate(model, source):
         "written": jnp.full((len(source) * beam, length), PAD),
         "position": jnp.zeros((), int),
     }
-    limits = jnp.full(len(source), length)
-    ids = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
-    return jf.search.beam_search(
-        step,
-        cache,
-        jf.search.SearchRules(
-            max_lengths=limits, length=length, beam_size=beam, alpha=0.6, **ids
-        ),
+    limits = [length] * len(source)
+    rules = jf.search.SearchRules(
+        bos_id=BOS, eos_id=EOS, pad_id=PAD, max_lengths=limits, beam_size=beam
     )
+    return jf.search.beam_search(step, cache, rules)
 
 
 def spell(tokens):

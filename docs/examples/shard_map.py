@@ -56,9 +56,7 @@ def gradient_of(params, batch, axis=None):
 
 def search(limits, axis=None):
     """Find greedy translations of at most ``limits`` tokens."""
-    rules = jf.search.SearchRules(
-        max_lengths=limits, length=6, alpha=0.0, bos_id=1, eos_id=2, pad_id=0
-    )
+    rules = jf.search.SearchRules(bos_id=1, eos_id=2, max_lengths=limits, length=6)
     found = jf.search.greedy_search(
         lambda tokens, cache: (TABLE[tokens], cache), jnp.zeros(len(limits)), rules
     )

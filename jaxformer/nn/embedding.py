@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import positions
+from jaxformer.functional import init_embedding, positions
 from jaxformer.kernels.matmul import embed, project_to_vocabulary
-from jaxformer.nn import initializers
 from jaxformer.nn.sharding import sum_gradient_once
 from jaxformer.typing import Array, Float, Int
 
@@ -31,7 +30,7 @@ class Embedding(nn.Module):
     def setup(self) -> None:
         """Create the table."""
         self.table = self.param(
-            "table", initializers.embedding, (self.vocabulary_size, self.d_model)
+            "table", init_embedding, (self.vocabulary_size, self.d_model)
         )
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
@@ -72,7 +71,8 @@ class Positions(nn.Module):
     Attributes:
         kind: one of :data:`KINDS`.
         d_model: width.
-        max_length: most positions of a sequence.
+        max_length: most positions of a sequence; None: any number. Learned positions
+            need it.
         scale: whether learned positions are multiplied by the square root of d_model,
             like the embeddings.
         offset: the number of the first position, as in fairseq: sines and cosines are
@@ -82,7 +82,7 @@ class Positions(nn.Module):
 
     kind: str
     d_model: int
-    max_length: int
+    max_length: int | None = None
     scale: bool = True
     offset: int = 0
 
@@ -90,17 +90,17 @@ class Positions(nn.Module):
         """Create the table of learned positions.
 
         Raises:
-            InputError: an unknown kind.
+            InputError: an unknown kind, or a learned table without a length.
         """
         if self.kind not in KINDS:
             raise InputError(
                 f"the kind of positions is one of {', '.join(KINDS)}, not {self.kind!r}"
             )
         if self.kind == "learned":
+            if self.max_length is None:
+                raise InputError("learned positions need max_length, their number")
             rows = self.offset + self.max_length
-            self.table = self.param(
-                "table", initializers.embedding, (rows, self.d_model)
-            )
+            self.table = self.param("table", init_embedding, (rows, self.d_model))
 
     def __call__(
         self, place: Int[Array, "*B T"], *, packed: bool = False
@@ -146,10 +146,11 @@ class Positions(nn.Module):
         return None
 
     def _check_length(self, place: Int[Array, "*B T"], packed: bool) -> None:
-        if not packed and place.shape[-1] > self.max_length:
+        most = self.max_length
+        if most is not None and not packed and place.shape[-1] > most:
             raise InputError(
                 f"a sequence of {place.shape[-1]} tokens is longer than the model's"
-                f" {self.max_length} positions; shorten it or train with a larger"
+                f" {most} positions; shorten it or train with a larger"
                 " model.max_length"
             )
 

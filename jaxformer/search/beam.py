@@ -28,6 +28,7 @@ from jaxformer.search.rules import (
     allow,
     blank,
     check_cache,
+    next_logits,
     run_search,
     word_log_probabilities,
 )
@@ -107,19 +108,17 @@ def beam_search(
             take everything about sentences from the cache.
 
     Raises:
-        ValueError: an end-of-sentence token that has no logits, or a cache with leaves
+        InputError: an end-of-sentence token that has no logits, or a cache with leaves
             of another leading axis.
 
     Example:
         >>> table = [[0, 0.1, 0.6, 0.3], [1, 0, 0, 0],
         ...          [0, 0.7, 0.1, 0.2], [0, 0.9, 0.1, 0]]
         >>> logits = jnp.log(jnp.array(table))
-        >>> rules = SearchRules(
-        ...     max_lengths=jnp.array([5]), length=5, beam_size=2, alpha=0.6,
-        ...     bos_id=0, eos_id=1, pad_id=0)
+        >>> rules = SearchRules(bos_id=0, eos_id=1, max_lengths=5, beam_size=2)
         >>> step = lambda tokens, cache: (logits[tokens], cache)
         >>> beam_search(step, None, rules).tokens.tolist()
-        [[[2, 1, 0, 0, 0]]]
+        [[[2, 1, 1, 1, 1]]]
     """
     return run_search(
         rules,
@@ -134,7 +133,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
     """Begin with one live hypothesis a sentence; W equal ones would stay equal.
 
     Raises:
-        ValueError: a cache with leaves of another leading axis.
+        InputError: a cache with leaves of another leading axis.
     """
     limits = _limits(rules)
     batch, width = limits.shape[0], rules.beam_size // rules.groups
@@ -148,9 +147,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
             (batch, width, 1 + rules.length), jnp.float32
         ),
         # The empty hypothesis has no penalty.
-        coverage=(
-            None if rules.coverage is None else jnp.zeros((batch, width), jnp.float32)
-        ),
+        coverage=rules.coverage and jnp.zeros((batch, width), jnp.float32),
         finished=Finished(
             tokens=blank(rules, batch, kept),
             scores=jnp.full((batch, kept), -jnp.inf, jnp.float32),
@@ -169,14 +166,14 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     last = lax.dynamic_index_in_dim(
         state.tokens, state.position, axis=2, keepdims=False
     )
-    logits, cache = step(last.reshape(-1), state.cache)
+    logits, cache = next_logits(step, last.reshape(-1), state.cache)
     position = state.position + 1
 
     natural = word_log_probabilities(rules, logits, state.position)
     rows = state.tokens.reshape(-1, state.tokens.shape[2])
     allowed = allow(rules, natural, rows, state.position)
     totals = allowed.reshape(*last.shape, -1)
-    totals += state.values[:, :, None]
+    totals += state.values[..., None]
     ended, live = choose(rules, totals, state.tokens, state.position)
 
     # NaN logits of a live hypothesis end the sentence; beam_finish makes its scores
@@ -184,11 +181,9 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     broken = jnp.isnan(natural[:, rules.eos_id].reshape(last.shape)) & (
         state.values > -jnp.inf
     )
-    broken = jnp.any(broken, axis=1)
+    broken = broken.any(axis=1)
     natural = natural.reshape(last.shape[0], -1)
-    coverage = (
-        None if rules.coverage is None else rules.coverage(cache).reshape(last.shape)
-    )
+    coverage = rules.coverage and rules.coverage(cache).reshape(last.shape)
     finished = _keep_best(
         rules, state.finished, _append(state, ended, natural), ended, coverage, position
     )
@@ -200,20 +195,14 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     live_coverage = take(coverage, live_parents)
 
     settled = _is_settled(
-        rules, jnp.max(live_values, axis=1), finished.scores[:, -1], position
+        rules, live_values.max(axis=1), finished.scores[:, -1], position
     )
     done = state.done | settled | broken | (position >= _limits(rules))
-    old = (
-        state.tokens,
-        state.values,
-        state.token_log_probabilities,
-        state.coverage,
-        state.finished,
-    )
     grown = live_tokens, live_values, live_each, live_coverage, finished
-    kept = _freeze(state.done, old, grown)
-    done, cache = _all_groups(rules, done), _gather_parents(cache, live_parents)
-    state = BeamState(position, *kept, done, cache)
+    kept = _freeze(state.done, state[1:6], grown)
+    # The groups of a sentence are done together.
+    done = jnp.repeat(done.reshape(-1, rules.groups).all(axis=1), rules.groups)
+    state = BeamState(position, *kept, done, _gather_parents(cache, live_parents))
     if not rules.rank_unfinished:
         return state
     early = done & (position < _limits(rules))  # only those at their limit are ranked
@@ -237,16 +226,12 @@ def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
     chosen, finished = _rank(rules, both, ended, min(rules.n_best, width))
     chosen, finished = _merge_groups(rules, chosen, finished)
     exists = chosen.scores > -jnp.inf
-    each = jnp.where(exists[:, :, None], chosen.token_log_probabilities[:, :, 1:], 0.0)
-    broken = jnp.any(
-        jnp.isnan(state.finished.scores).reshape(exists.shape[0], -1),
-        axis=1,
-        keepdims=True,
-    )
+    each = jnp.where(exists[..., None], chosen.token_log_probabilities[:, :, 1:], 0.0)
+    broken = jnp.isnan(state.finished.scores).reshape(len(exists), -1)
     return SearchResult(
-        tokens=jnp.where(exists[:, :, None], chosen.tokens[:, :, 1:], rules.pad_id),
-        scores=jnp.where(broken, jnp.nan, chosen.scores),
-        log_probabilities=jnp.where(exists, jnp.sum(each, axis=2), -jnp.inf),
+        tokens=jnp.where(exists[..., None], chosen.tokens[:, :, 1:], rules.pad_id),
+        scores=jnp.where(broken.any(axis=1, keepdims=True), jnp.nan, chosen.scores),
+        log_probabilities=jnp.where(exists, each.sum(axis=2), -jnp.inf),
         lengths=jnp.where(exists, chosen.lengths, 0),
         finished=finished,
         token_log_probabilities=each,
@@ -344,8 +329,8 @@ def _merge_groups(
     )
     found, finished = _rank(rules, found, finished, found.scores.shape[1])
     # Of equal hypotheses, whose scores may differ by rounding, the first is the best.
-    equal = jnp.all(found.tokens[:, :, None] == found.tokens[:, None, :], axis=3)
-    repeats = jnp.any(jnp.tril(equal, -1), axis=2)
+    equal = (found.tokens[:, :, None] == found.tokens[:, None, :]).all(axis=3)
+    repeats = jnp.tril(equal, -1).any(axis=2)
     scores = jnp.where(repeats, -jnp.inf, found.scores)
     return _rank(rules, found._replace(scores=scores), finished, rules.n_best)
 
@@ -368,11 +353,6 @@ def _rank(
 def _limits(rules: SearchRules) -> Int[Array, " B"]:
     """Return the limit of each group."""
     return jnp.repeat(rules.limits, rules.groups)
-
-
-def _all_groups(rules: SearchRules, done: Bool[Array, " B"]) -> Bool[Array, " B"]:
-    """Return whether all groups of a sentence are done, for each group."""
-    return jnp.repeat(jnp.all(done.reshape(-1, rules.groups), axis=1), rules.groups)
 
 
 def _freeze(done: Bool[Array, " B"], old: _Tree, new: _Tree) -> _Tree:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.functional.positions import segment_positions
 from jaxformer.search.constraints import (
     latest_tokens,
     next_phrase_tokens,
@@ -19,7 +20,7 @@ from jaxformer.search.constraints import (
     satisfied_phrases,
 )
 from jaxformer.search.rules import SearchRules
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Float, Int
 
 _Tree = TypeVar("_Tree")
 
@@ -41,7 +42,7 @@ def largest(
     end = size - size % block
     blocks = values[:, :end].reshape(batch, -1, block)
     # In the order of their indices, for ties; the incomplete block is last.
-    chosen = jnp.sort(lax.top_k(jnp.max(blocks, axis=-1), count)[1], axis=-1)
+    chosen = jnp.sort(lax.top_k(blocks.max(axis=-1), count)[1], axis=-1)
     candidates = jnp.concatenate(
         [take(blocks, chosen).reshape(batch, -1), values[:, end:]], axis=1
     )
@@ -182,7 +183,7 @@ def _choose(
     )
     # In their order: by value, or by turns.
     lives = ~ends & (found.values > -jnp.inf)
-    order = jnp.argsort(~lives, axis=1)[:, :width]
+    order = (~lives).argsort(axis=1)[:, :width]
     live = found._replace(values=jnp.where(lives, found.values, -jnp.inf))
     return Candidates(*(part[:, :width] for part in ended)), take(live, order)
 
@@ -206,15 +207,11 @@ def _by_banks(
     all_ = _with_phrases(eos_id, ranked, best, required)
     banks = _required_tokens(all_, required)
     lengths = phrase_lengths(required.phrases)
-    anything = jnp.sum(lengths, axis=1, keepdims=True) > 0
+    anything = lengths.sum(axis=1, keepdims=True) > 0
     banks += jnp.where((all_.tokens == eos_id) & anything, 1, 0)
     order = jnp.lexsort((-all_.values, banks))
     all_, banks = take((all_, banks), order)
-    first = jnp.pad(
-        banks[:, 1:] != banks[:, :-1], ((0, 0), (1, 0)), constant_values=True
-    )
-    places = jnp.broadcast_to(jnp.arange(banks.shape[1]), banks.shape)
-    turns = places - lax.cummax(jnp.where(first, places, 0), axis=1)
+    turns = segment_positions(banks + 1)
     turns = jnp.where(all_.values > -jnp.inf, turns, banks.shape[1])
     order = jnp.lexsort((-banks, turns))
     return take(all_, order)
@@ -234,7 +231,7 @@ def _with_phrases(
     more = jnp.concatenate(
         [
             following,
-            jnp.argmax(ranked, axis=2)[:, :, None],
+            jnp.argmax(ranked, axis=2)[..., None],
             jnp.full((batch, width, 1), eos_id),
         ],
         axis=2,
@@ -250,15 +247,11 @@ def _with_phrases(
         ],
         axis=1,
     )
-    exists = (index < width * vocabulary) & ~_repeats(index)
+    repeats = jnp.tril(index[:, :, None] == index[:, None, :], -1).any(axis=2)
+    exists = (index < width * vocabulary) & ~repeats
     index = jnp.minimum(index, width * vocabulary - 1)
     values = jnp.where(exists, take(ranked.reshape(batch, -1), index), -jnp.inf)
     return Candidates(values, index // vocabulary, index % vocabulary)
-
-
-def _repeats(index: Int[Array, "B M"]) -> Bool[Array, "B M"]:
-    """Return which numbers of a row also occur further left."""
-    return jnp.any(jnp.tril(index[:, :, None] == index[:, None, :], -1), axis=2)
 
 
 def _required_tokens(
@@ -275,7 +268,7 @@ def _required_tokens(
         batch, width, -1
     )
     latest = jnp.concatenate(
-        [take(latest, candidates.parents), candidates.tokens[:, :, None]], axis=2
+        [take(latest, candidates.parents), candidates.tokens[..., None]], axis=2
     )
     every = jnp.broadcast_to(
         phrases[:, None], (*candidates.tokens.shape, *phrases.shape[1:])

@@ -184,7 +184,7 @@ def constrain(
         short = position + 1 < repeat_rows(constraints.min_lengths, rows)
         found = _forbid_end(found, short, eos_id)
     if constraints.banned_tokens is not None:
-        found = jnp.where(constraints.banned_tokens[None, :], -jnp.inf, found)
+        found = jnp.where(constraints.banned_tokens[None], -jnp.inf, found)
     if constraints.banned_phrases is not None:
         found = ban_phrases(found, tokens, position, constraints.banned_phrases)
     if constraints.no_repeat_ngram is not None:
@@ -220,7 +220,7 @@ def penalise_repetition(
     rule of beam search needs, and are not normalised again.
     """
     rows, places = jnp.arange(tokens.shape[0])[:, None], jnp.arange(tokens.shape[1])
-    places = places[None, :]
+    places = places[None]
     generated = (places >= 1) & (places <= position) & (tokens >= 0)
     nothing = jnp.zeros(log_probabilities.shape, bool)
     seen = nothing.at[rows, tokens].max(generated, mode="drop")
@@ -257,7 +257,7 @@ def ban_repeated_ngrams(
     n is traced, so all n share one compiled search; the loop over it is cheap compared
     with a step of a model.
     """
-    places = jnp.arange(tokens.shape[1])[None, :]
+    places = jnp.arange(tokens.shape[1])[None]
 
     def compare(
         back: Int[Array, ""], matches: Bool[Array, "N 1+T"]
@@ -300,7 +300,7 @@ def force_prefixes(
     """
     prefixes = prefixes[:, :, : tokens.shape[1] - 1]
     came = tokens[:, None, 1 : 1 + prefixes.shape[2]]
-    places = jnp.arange(prefixes.shape[2])[None, None, :]
+    places = jnp.arange(prefixes.shape[2])[None, None]
     agrees = jnp.all(
         (prefixes == _ANY) | (prefixes == came) | (places >= position), axis=2
     )
@@ -317,7 +317,7 @@ def force_prefixes(
 def _forbid_end(
     log_probabilities: Float[Array, "N V"], where: Bool[Array, " N"], eos_id: int
 ) -> Float[Array, "N V"]:
-    ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
+    ends = jnp.arange(log_probabilities.shape[1])[None] == eos_id
     return jnp.where(ends & where[:, None], -jnp.inf, log_probabilities)
 
 

@@ -66,7 +66,7 @@ def mean_log_probabilities(
         if weights is None
         else jnp.asarray(weights, jnp.float32)
     )
-    shares = (shares / jnp.sum(shares)).reshape(-1, *(1,) * (own.ndim - 1))
+    shares = (shares / shares.sum()).reshape(-1, *(1,) * (own.ndim - 1))
     return jax.nn.logsumexp(own, axis=0, b=jnp.broadcast_to(shares, own.shape))
 
 
@@ -76,15 +76,9 @@ def check_weights(weights: Sequence[float], models: int) -> None:
     Raises:
         InputError: as many as models are needed, at least 0 and not all 0.
     """
-    if len(weights) != models:
+    fits = len(weights) == models and any(weight >= 1e-9 for weight in weights)
+    if not fits or not all(0 <= weight <= 1e9 for weight in weights):
         raise InputError(
             f"there are {len(weights)} weights for an ensemble of {models} models: give"
-            " one for each"
-        )
-    if not all(0 <= weight <= 1e9 for weight in weights) or not any(
-        weight >= 1e-9 for weight in weights
-    ):
-        raise InputError(
-            "the weights of an ensemble must be at least 0, and not all 0: not "
-            f"{list(weights)}; give numbers up to 1e9, and one above 1e-9"
+            f" each a number from 0 to 1e9, and one above 1e-9, not {list(weights)}"
         )

@@ -5,14 +5,16 @@ searches share.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from jaxformer.errors import InputError
+from jaxformer.functional.shapes import compare
 from jaxformer.kernels.mesh import check_mesh, match_varying
 from jaxformer.search.config import EarlyStopping, LengthPenalty
 from jaxformer.search.constraints import (
@@ -87,52 +89,26 @@ class Sampling(NamedTuple):
     """Least probability; from 0 to 1."""
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "max_lengths",
-        "alpha",
-        "constraints",
-        "beta",
-        "diversity",
-        "sampling",
-    ],
-    meta_fields=[
-        "length",
-        "beam_size",
-        "n_best",
-        "penalty",
-        "coverage",
-        "groups",
-        "end_at_limit",
-        "early_stopping",
-        "rank_unfinished",
-        "renormalize",
-        "bos_id",
-        "eos_id",
-        "pad_id",
-    ],
-)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchRules:
     """What to search for: the argument of beam search, greedy search and sampling, a
-    pytree.
+    pytree. Only ``bos_id`` and ``eos_id`` have no default: the rest is a greedy search
+    for one sentence.
 
     Its leaves are the limits, the strengths, the constraints and the distribution to
     sample from: a compiled function serves every value of the same shapes. The rest is
     static: shapes, special tokens, and the formulas of the penalties.
 
     Raises:
-        ValueError: W is below 1, n is not in 1 to W, the groups do not divide W, or the
-            end-of-sentence token cannot be generated.
+        InputError: n is not in 1 to W, or the groups do not divide W.
     """
 
-    max_lengths: Int[Array, " B"]
-    """Most tokens of each sentence; 0 returns the empty hypothesis. Limits above
-    ``length`` are lowered to it.
+    max_lengths: Int[Array, " B"] | Sequence[int] | int = 100
+    """Most tokens of each sentence, or of the only one; 0 returns the empty hypothesis.
+    Limits above ``length`` are lowered to it.
     """
-    alpha: Float[Array, ""] | float
-    """Strength of the length penalty; it may be negative."""
+    alpha: Float[Array, ""] | float = 0.6
+    """Strength of the length penalty; it may be negative, and 0 is none."""
     constraints: Constraints = FREE
     """Which tokens are allowed; constraints of None cost nothing."""
     beta: Float[Array, ""] | float = 0.0
@@ -143,8 +119,8 @@ class SearchRules:
     """
     sampling: Sampling | None = None
     """The distribution to sample from; only sampling reads it."""
-    length: int
-    """Width T of the result."""
+    length: int = -1
+    """Width T of the result; -1: the largest of ``max_lengths``, if it is known."""
     beam_size: int = 1
     """W, the hypotheses of a sentence that grow together."""
     n_best: int = 1
@@ -180,44 +156,32 @@ class SearchRules:
     """The first input of every hypothesis, never generated unless it is ``eos_id``."""
     eos_id: int
     """Ends a hypothesis."""
-    pad_id: int
-    """Pads the result, never generated."""
+    pad_id: int = -1
+    """Pads the result, never generated unless it is ``eos_id``; -1: ``eos_id``."""
 
     def __post_init__(self) -> None:
         """Check the static fields."""
-        if self.beam_size < 1:
-            raise ValueError(
-                "a sentence has at least 1 hypothesis (beam_size, samples), not"
-                f" {self.beam_size}"
-            )
         if not 1 <= self.n_best <= self.beam_size:
-            raise ValueError(
+            raise InputError(
                 f"n_best must be from 1 to the beam size {self.beam_size}, not"
                 f" {self.n_best}; widen it"
             )
         if self.groups < 1 or self.beam_size % self.groups:
-            raise ValueError(
+            raise InputError(
                 f"groups must divide the beam size {self.beam_size}, and {self.groups}"
                 " do not"
             )
-        if self.eos_id == self.pad_id:
-            raise ValueError(
-                f"eos_id {self.eos_id} must differ from pad_id {self.pad_id}"
-            )
+        if self.length < 0:
+            if isinstance(self.max_lengths, jax.core.Tracer):
+                raise InputError("under jit a search needs length, the largest limit")
+            object.__setattr__(self, "length", int(np.max(self.max_lengths)))
+        if self.pad_id < 0:
+            object.__setattr__(self, "pad_id", self.eos_id)
 
     @property
     def limits(self) -> Int[Array, " B"]:
-        """Most tokens of each sentence, at most ``length``.
-
-        Raises:
-            ValueError: ``max_lengths`` does not have one axis.
-        """
-        given = jnp.asarray(self.max_lengths, jnp.int32)
-        if given.ndim != 1:
-            raise ValueError(
-                "max_lengths must have a number for each sentence, the shape [B], not"
-                f" {given.shape}"
-            )
+        """Most tokens of each sentence, at most ``length``."""
+        given = jnp.atleast_1d(jnp.asarray(self.max_lengths, jnp.int32))
         return jnp.minimum(given, self.length)
 
     def select(self, sentences: Int[Array, " B2"]) -> SearchRules:
@@ -241,6 +205,32 @@ class SearchRules:
         return scores if coverage is None else scores + self.beta * coverage
 
 
+_TRACED = "max_lengths", "alpha", "constraints", "beta", "diversity", "sampling"
+jax.tree_util.register_dataclass(
+    SearchRules,
+    _TRACED,
+    [x.name for x in dataclasses.fields(SearchRules) if x.name not in _TRACED],
+)
+
+
+def next_logits(
+    step: Step, tokens: Int[Array, " N"], cache: PyTree
+) -> tuple[Float[Array, "N V"], PyTree]:
+    """Call the step function.
+
+    Raises:
+        InputError: it returns something else than logits and a cache.
+    """
+    match step(tokens, cache):
+        case (logits, new):
+            wanted = [Float[Array, f"{tokens.size} V"]]
+            compare("a step returns", [("logits [N V]", wanted, logits)])
+            return logits, new
+        case found:
+            shapes = jax.tree.map(jnp.shape, found)
+            raise InputError(f"a step returns (logits, cache), not the shapes {shapes}")
+
+
 def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
     """Return hypotheses with only their beginning-of-sentence token."""
     return (
@@ -257,11 +247,11 @@ def word_log_probabilities(
     generated get minus infinity, given tokens and a forced end 0.
 
     Raises:
-        ValueError: the end-of-sentence token has no logit, so that no hypothesis could
+        InputError: the end-of-sentence token has no logit, so that no hypothesis could
             end.
     """
     if not 0 <= rules.eos_id < logits.shape[-1]:
-        raise ValueError(
+        raise InputError(
             f"eos_id {rules.eos_id} is not in 0 to {logits.shape[-1] - 1}, the tokens"
             " that have logits"
         )
@@ -301,7 +291,7 @@ def check_cache(cache: PyTree, rules: SearchRules) -> None:
     of a search, or is a scalar.
 
     Raises:
-        ValueError: a leaf has another leading axis, or is sharded over explicit axes.
+        InputError: a leaf has another leading axis, or is sharded over explicit axes.
     """
     check_mesh((cache, rules))
     sentences = rules.limits.shape[0]
@@ -313,7 +303,7 @@ def check_cache(cache: PyTree, rules: SearchRules) -> None:
             sentences,
         ):
             name = jax.tree_util.keystr(path)
-            raise ValueError(
+            raise InputError(
                 f"cache{name} has shape {jnp.shape(leaf)}; a leaf must be a scalar or"
                 f" begin with the {rows} rows or the {sentences} sentences"
             )
@@ -327,6 +317,11 @@ class State(Protocol):
     @property
     def done(self) -> Bool[Array, " N"]:
         """Whether a row's result no longer changes."""
+        ...
+
+    @property
+    def cache(self) -> PyTree:
+        """What the step function takes and returns."""
         ...
 
 
@@ -355,16 +350,22 @@ def run_search(
     sentences = rules.limits.shape[0]
     target = sentences // 2 if halvings > 0 else 0
     state = match_varying(state, rules)
+
+    def body(state: _State) -> _State:
+        new = advance(rules, state)
+        old, found = (jax.tree.map(jnp.shape, x.cache) for x in (state, new))
+        if jax.tree.flatten(old) != jax.tree.flatten(found):
+            raise InputError(f"a step takes a cache {old} and returns one {found}")
+        return new
+
     state = lax.while_loop(
-        lambda state: jnp.sum(~_done(state, sentences)) > target,
-        lambda state: advance(rules, state),
-        state,
+        lambda state: (~_done(state, sentences)).sum() > target, body, state
     )
     result = finish(rules, state)
     if target == 0:
         return result
     # sentences that are not done come first
-    rest = jnp.argsort(_done(state, sentences), stable=True)[:target]
+    rest = _done(state, sentences).argsort(stable=True)[:target]
     smaller = run_search(
         rules.select(rest),
         take_sentences(state, rest, sentences),
@@ -386,7 +387,7 @@ def take_sentences(tree: _Tree, index: Int[Array, " B2"], sentences: int) -> _Tr
         if jnp.ndim(x) == 0:
             return x
         of_each = x.shape[0] // sentences
-        rows = (index[:, None] * of_each + jnp.arange(of_each)[None, :]).reshape(-1)
+        rows = (index[:, None] * of_each + jnp.arange(of_each)[None]).reshape(-1)
         return x.at[rows].get(mode="promise_in_bounds")
 
     return jax.tree.map(choose, tree)

@@ -81,7 +81,7 @@ def coverage_penalty(attention: Float[Array, "N S"]) -> Float[Array, " N"]:
         -0.693
     """
     seen = jnp.clip(attention.astype(jnp.float32), jnp.finfo(jnp.float32).tiny, 1.0)
-    return jnp.sum(jnp.log(seen), axis=-1)
+    return jnp.log(seen).sum(axis=-1)
 
 
 def log_probabilities(
@@ -113,7 +113,7 @@ def log_probabilities(
     )
     normalised = logits - total
     forbidden = np.isin(np.arange(logits.shape[-1]), list(forbidden_ids))
-    return jnp.where(jnp.asarray(forbidden)[None, :], -jnp.inf, normalised)
+    return jnp.where(jnp.asarray(forbidden)[None], -jnp.inf, normalised)
 
 
 def normalise(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N V"]:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.errors import InputError
 from jaxformer.kernels.mesh import match_varying
 from jaxformer.search.candidates import put
 from jaxformer.search.rules import (
@@ -24,6 +25,7 @@ from jaxformer.search.rules import (
     allow,
     blank,
     check_cache,
+    next_logits,
     run_search,
     word_log_probabilities,
 )
@@ -100,15 +102,15 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
     """Begin with the empty hypothesis in every row.
 
     Raises:
-        ValueError: a cache with leaves of another leading axis, or phrases that are
+        InputError: a cache with leaves of another leading axis, or phrases that are
             required.
     """
     if rules.constraints.required is not None:
-        raise ValueError(
+        raise InputError(
             "required phrases need a beam search: a single hypothesis has no slots for"
             " them"
         )
-    limits = _row_limits(rules)
+    limits = jnp.repeat(rules.limits, rules.beam_size)
     rows = limits.shape[0]
     check_cache(cache, rules)
     return RowState(
@@ -116,7 +118,7 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
         tokens=blank(rules, rows),
         values=jnp.zeros(rows, jnp.float32),
         token_log_probabilities=jnp.zeros((rows, 1 + rules.length), jnp.float32),
-        coverage=None if rules.coverage is None else jnp.zeros(rows, jnp.float32),
+        coverage=rules.coverage and jnp.zeros(rows, jnp.float32),
         lengths=jnp.zeros(rows, jnp.int32),
         finished=jnp.zeros(rows, bool),
         done=limits <= 0,
@@ -131,7 +133,7 @@ def row_step(
     last = lax.dynamic_index_in_dim(
         state.tokens, state.position, axis=1, keepdims=False
     )
-    logits, cache = step(last, state.cache)
+    logits, cache = next_logits(step, last, state.cache)
     position = state.position + 1
 
     natural = word_log_probabilities(rules, logits, state.position)
@@ -148,6 +150,7 @@ def row_step(
     if coverage is not None and rules.coverage is not None:
         coverage = jnp.where(state.done, coverage, rules.coverage(cache))
     finished = state.finished | (grows & (token == rules.eos_id))
+    limits = jnp.repeat(rules.limits, rules.beam_size)
     return RowState(
         position=position,
         tokens=put(state.tokens, jnp.where(grows, token, rules.pad_id), position),
@@ -156,7 +159,7 @@ def row_step(
         coverage=coverage,
         lengths=state.lengths + grows.astype(jnp.int32),
         finished=finished,
-        done=finished | ~grows | (position >= _row_limits(rules)),
+        done=finished | ~grows | (position >= limits),
         cache=cache,
     )
 
@@ -171,7 +174,7 @@ def row_finish(rules: SearchRules, state: RowState) -> SearchResult:
     result = SearchResult(
         tokens=jnp.where(exists[:, None], state.tokens[:, 1:], rules.pad_id),
         scores=rules.score(state.values, lengths, state.coverage),
-        log_probabilities=jnp.where(exists, jnp.sum(each, axis=1), -jnp.inf),
+        log_probabilities=jnp.where(exists, each.sum(axis=1), -jnp.inf),
         lengths=lengths,
         finished=state.finished,
         token_log_probabilities=each,
@@ -181,10 +184,6 @@ def row_finish(rules: SearchRules, state: RowState) -> SearchResult:
     return jax.tree.map(
         lambda x: x.reshape(*shape, *x.shape[1:]) if x.ndim else x, result
     )
-
-
-def _row_limits(rules: SearchRules) -> Int[Array, " N"]:
-    return jnp.repeat(rules.limits, rules.beam_size)
 
 
 def _at(values: Float[Array, "N V"], token: Int[Array, " N"]) -> Float[Array, " N"]:
@@ -206,11 +205,11 @@ def greedy_search(
         halvings: as for :func:`~jaxformer.search.beam.beam_search`.
 
     Raises:
-        ValueError: a beam above 1, an end-of-sentence token that has no logits, a cache
+        InputError: a beam above 1, an end-of-sentence token that has no logits, a cache
             with leaves of another leading axis, or required phrases, which need a beam.
     """
     if rules.beam_size != 1:
-        raise ValueError(
+        raise InputError(
             f"greedy search has a beam_size of 1, not {rules.beam_size}: use"
             " beam_search"
         )
@@ -234,18 +233,16 @@ def sample_search(
         keys: a random key for each sentence, [B].
 
     Raises:
-        ValueError: ``sampling`` is None, ``n_best`` is not ``beam_size``, an
-            end-of-sentence token that has no logits, a cache with leaves of another
-            leading axis, or required phrases, which need a beam.
+        InputError: ``n_best`` is not ``beam_size``, an end-of-sentence token that has
+            no logits, a cache with leaves of another leading axis, or required phrases,
+            which need a beam.
     """
     if rules.n_best != rules.beam_size:
-        raise ValueError(
+        raise InputError(
             "beam_size and n_best are both the number of samples, not"
             f" {rules.beam_size}, {rules.n_best}"
         )
-    if rules.sampling is None:
-        raise ValueError("sampling needs a distribution: set sampling=Sampling()")
-    choose = draw(rules.sampling, keys, rules.beam_size)
+    choose = draw(rules.sampling or Sampling(), keys, rules.beam_size)
     return row_search(match_varying(rules, keys), step, choose, cache)
 
 
@@ -347,7 +344,7 @@ def keep_epsilon(
 
 def _largest(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N 1"]:
     """Return the largest of each row, or 0 if no token is possible."""
-    largest = jnp.max(log_probabilities, axis=-1, keepdims=True)
+    largest = log_probabilities.max(axis=-1, keepdims=True)
     return jnp.where(largest > -jnp.inf, largest, 0.0)
 
 
@@ -368,9 +365,7 @@ def _keep_heaviest(
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds  # the least cut is from low to high
         middle = low + (high - low) // 2
-        weight = jnp.sum(
-            jnp.where(ranks <= middle, weights, 0.0), axis=-1, keepdims=True
-        )
+        weight = jnp.where(ranks <= middle, weights, 0.0).sum(axis=-1, keepdims=True)
         enough = weight >= least
         return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
 

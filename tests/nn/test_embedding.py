@@ -76,7 +76,7 @@ def test_an_offset_counts_positions_from_another_number():
     the first position, and a sequence may be as long as without an offset.
     """
     place = jnp.arange(9)
-    waves = Positions("sinusoidal_halves", 16, 9, offset=2).apply({}, place)
+    waves = Positions("sinusoidal_halves", 16, offset=2).apply({}, place)
     expected = F.sinusoidal(place + 2, 16, layout="halves")
     np.testing.assert_allclose(waves, expected, rtol=0, atol=1e-6)
     learned = Positions("learned", 16, 9, scale=False, offset=2)
@@ -103,4 +103,6 @@ def test_positions_in_attention_are_not_added(kind):
 def test_an_unknown_kind_of_positions_is_refused():
     line = r"one of sinusoidal, .*, learned, rotary, none, not 'spiral'"
     with pytest.raises(InputError, match=line):
-        Positions("spiral", 8, 5).apply({}, jnp.arange(3))
+        Positions("spiral", 8).apply({}, jnp.arange(3))
+    with pytest.raises(InputError, match="learned positions need max_length"):
+        Positions("learned", 8).init(jax.random.key(0), jnp.arange(3))

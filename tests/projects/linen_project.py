@@ -18,7 +18,7 @@ class Reverser(nn.Module):
 
     def setup(self):
         self.tokens = jf.nn.Embedding(self.vocabulary_size, self.layer.d_model)
-        self.places = jf.nn.Positions("sinusoidal", self.layer.d_model, max_length=64)
+        self.places = jf.nn.Positions("sinusoidal", self.layer.d_model)
         self.drop = jf.nn.Dropout(self.layer.dropout_rate)
         self.read = jf.nn.EncoderLayer(self.layer)
         self.write = jf.nn.DecoderLayer(self.layer)

@@ -30,6 +30,7 @@ from search.search_oracle import (
     step,
 )
 
+from jaxformer.errors import InputError
 from jaxformer.search import beam, scoring, single
 from jaxformer.search.beam import beam_search
 from jaxformer.search.candidates import largest
@@ -271,11 +272,9 @@ PHRASE = Constraints(required=np.zeros((1, 1, 1), np.int32))
     ("search", "changes", "cache", "line"),
     [
         (beam_search, {"n_best": 3}, None, "n_best must be from 1 to the beam size 2"),
-        (beam_search, {"beam_size": 0}, None, "at least 1 hypothesis .* not 0"),
+        (beam_search, {"beam_size": 0}, None, "to the beam size 0, not 1"),
         (beam_search, {"groups": 3}, None, "groups must divide the beam size 2"),
-        (beam_search, {"max_lengths": 3}, None, r"a number for each .* not \(\)"),
         (beam_search, {"eos_id": 5}, None, "eos_id 5 is not in 0 to 4"),
-        (beam_search, {"pad_id": EOS}, None, "eos_id 1 must differ"),
         (beam_search, {}, KEYS, r"cache\['keys'\] .* the 4 rows or the 2 sentences"),
         (
             beam_search,
@@ -293,7 +292,6 @@ PHRASE = Constraints(required=np.zeros((1, 1, 1), np.int32))
             "need a beam sea",
         ),
         (sample_search, {"sampling": Sampling()}, None, "number of samples, not 2, 1"),
-        (sample_search, {"n_best": 2}, None, "sampling needs a distribution"),
     ],
 )
 def test_a_fault_of_the_caller_is_named(search, changes, cache, line):
@@ -306,6 +304,33 @@ def test_a_fault_of_the_caller_is_named(search, changes, cache, line):
 
     with pytest.raises(ValueError, match=line):
         jax.eval_shape(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda logits, _: logits, r"\(logits, cache\), not the shapes \(2, 5\)"),
+        (lambda logits, cache: (logits[:1], cache), r"Float\[2 V\], not .*\[1, 5\]"),
+        (lambda logits, _: (logits, {}), r"a cache \{'x': \(2,\)\} and returns one \{"),
+    ],
+)
+def test_a_step_that_returns_too_little_is_named(change, line):
+    rules = SearchRules(bos_id=0, eos_id=EOS, beam_size=2)
+    step = lambda _, cache: change(jnp.zeros((2, 5)), cache)  # noqa: E731
+    with pytest.raises(InputError, match=line):
+        jax.eval_shape(lambda: beam_search(step, {"x": np.zeros(2)}, rules))
+
+
+def test_rules_need_only_their_special_tokens():
+    """The rest is for one sentence of at most 100 tokens, and its padding the end."""
+    rules = SearchRules(bos_id=0, eos_id=EOS)
+    step = lambda tokens, cache: (jnp.eye(5)[tokens + 1], cache)  # noqa: E731
+    keys = jax.random.split(jax.random.key(0), 1)
+    for search, *more in ((greedy_search,), (beam_search,), (sample_search, keys)):
+        found = search(step, None, rules, *more)
+        assert found.tokens.shape == (1, 1, 100)
+        assert found.finished.all()
+        assert (found.tokens[0, 0, int(found.lengths[0, 0]) - 1 :] == EOS).all()
 
 
 @pytest.mark.parametrize("module", [batch_search, beam, scoring])
