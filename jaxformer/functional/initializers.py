@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -74,11 +73,15 @@ def init_multi_head_attention(
     """
     if d_model % num_heads:
         raise InputError(f"{num_heads} heads do not divide the d_model {d_model}")
-    heads = num_heads, d_model // num_heads
-    memory = d_model, num_key_value_heads or num_heads, heads[1]
-    query, output = (d_model, *heads), (*heads, d_model)
-    shapes = {"query": query, "key": memory, "value": memory, "output": output}
-    return _draw(key, shapes, biases)
+    query = d_model, num_heads, d_model // num_heads
+    memory = d_model, num_key_value_heads or num_heads, query[2]
+    keys = jax.random.split(key, 4)
+    return {
+        "query": init_linear(keys[0], query, 1, biases),
+        "key": init_linear(keys[1], memory, 1, biases),
+        "value": init_linear(keys[2], memory, 1, biases),
+        "output": init_linear(keys[3], (*query[1:], d_model), 2, biases),
+    }
 
 
 def init_feed_forward(
@@ -87,18 +90,12 @@ def init_feed_forward(
     """Draw the parameters of :func:`~jaxformer.functional.feed_forward`, with those of
     the gate where it is gated.
     """
-    shapes = {"inner": (d_model, d_ff), "outer": (d_ff, d_model)}
-    if gated:
-        shapes["gate"] = d_model, d_ff
-    return _draw(key, shapes, biases)
-
-
-def _draw(
-    key: Key, shapes: Mapping[str, tuple[int, ...]], biases: bool
-) -> dict[str, Parameters]:
-    """Draw linear maps by the shapes of their kernels."""
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: init_linear(own, shape, 1 + (name == "output"), biases)
-        for own, (name, shape) in zip(keys, shapes.items(), strict=True)
+    keys = jax.random.split(key, 3)
+    params = {
+        "inner": init_linear(keys[0], (d_model, d_ff), 1, biases),
+        "outer": init_linear(keys[1], (d_ff, d_model), 1, biases),
+        "gate": init_linear(keys[2], (d_model, d_ff), 1, biases),
     }
+    if not gated:
+        del params["gate"]
+    return params

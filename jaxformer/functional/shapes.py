@@ -82,7 +82,7 @@ def _given(
         kinds = annotations[name]
         kinds = kinds.__args__ if isinstance(kinds, types.UnionType) else (kinds,)
         arrays = [kind for kind in kinds if hasattr(kind, "dim_str")]
-        if type(value) in kinds:
+        if type(value) in kinds:  # such as None, or a SegmentMask
             continue
         if arrays:
             yield name, arrays, value
@@ -108,9 +108,7 @@ def _leaves(name: str, axes: Mapping[str, Any] | str, value: Any) -> _Arrays:
             )
 
 
-def _form(value: Any) -> jax.ShapeDtypeStruct | None:
+def _form(value: Any) -> jax.ShapeDtypeStruct:
     """Return shape and kind of number: integers of every size are one."""
-    if not hasattr(value, "dtype"):
-        return None
     whole = jnp.issubdtype(value.dtype, jnp.integer)
     return jax.ShapeDtypeStruct(value.shape, jnp.int32 if whole else value.dtype)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from jaxformer.errors import InputError
 from jaxformer.functional.shapes import compare
@@ -172,7 +173,7 @@ class SearchRules:
                 " do not"
             )
         if self.length < 0:
-            if isinstance(self.max_lengths, jax.core.Tracer):
+            if isinstance(self.max_lengths, Tracer):
                 raise InputError("under jit a search needs length, the largest limit")
             object.__setattr__(self, "length", int(np.max(self.max_lengths)))
         if self.pad_id < 0:

@@ -87,15 +87,15 @@ NARROW = r"\['kernel'\]: Float\[D H K\], not float32\[16, 2, 8\], for x: .* 12\]
             (X, X, X, ALLOWED),
             r"\[#B #H #T #S\], not bool\[5, 5\]",
         ),
-        *(
-            (
-                functools.partial(
-                    F.dot_product_attention, bias=ALLOWED[None, None].astype(dtype)
-                ),
-                (X, X, X),
-                f"takes bias: Float.*, not {dtype}",
-            )
-            for dtype in ("bool", "int32")
+        (
+            functools.partial(F.dot_product_attention, bias=ALLOWED[None, None]),
+            (X, X, X),
+            "takes bias: Float.*, not bool",
+        ),
+        (
+            F.attend_by_scores,
+            (X[0], X[0].mT, ALLOWED),
+            r"\[#B #T S\], not bool\[5, 5\]",
         ),
         (F.dot_product_attention, (X, *[X[:, :, :3]] * 2), "4 heads of queries cannot"),
         (

@@ -105,14 +105,6 @@ def test_scores_in_half_precision_reach_the_softmax_in_float32(kind, dtype):
     assert np.abs(scores.astype(dtype).astype(float) - exact).max() > 1e-4
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("shape", [(2, 7), (2, 1, 1, 7), (3, 1, 7), (2, 2, 7)])
-def test_a_mask_of_another_shape_is_refused(shape):
-    """A mask of padding without its axis T would be taken for one of [T, S]."""
-    with pytest.raises(InputError, match=r"takes mask: Bool\[#B #T S\], not"):
-        F.attend_by_scores(jnp.zeros((2, 3, 7)), MEMORY, jnp.ones(shape, bool))
-
-
 def test_unknown_kinds_are_refused():
     line = "one of additive, dot, general, concat, not 'cosine'"
     with pytest.raises(InputError, match=line):

@@ -73,16 +73,13 @@ def test_impossible_settings_are_refused():
 @pytest.mark.parametrize("shape", [(), (4, 1), (4, 3, 1)])
 def test_weights_of_another_shape_are_refused(shape):
     """Broadcasting would count them several times."""
-    logits, ones = jnp.zeros((4, 3, 7)), jnp.ones((4, 3))
+    logits = jnp.zeros((4, 3, 7))
     targets, wrong = jnp.zeros((4, 3), int), jnp.ones(shape)
     line = re.escape(str(list(shape))[:-1])
     for call in (
         lambda: F.cross_entropy(logits, targets, wrong),
-        lambda: F.cross_entropy(logits, wrong.astype(int), ones),
-        lambda: z_loss(logits, wrong),
-        lambda: symmetric_divergence(logits, logits, wrong),
-        lambda: symmetric_divergence(logits, jnp.zeros((*shape, 7)), ones),
-        lambda: F.correct(logits, targets, wrong),
+        lambda: F.cross_entropy(logits, wrong.astype(int)),
+        lambda: symmetric_divergence(logits, jnp.zeros((*shape, 7))),
     ):
         with pytest.raises(InputError, match=line):
             call()

@@ -195,7 +195,6 @@ def test_a_search_scores_what_the_whole_pass_scores(name, beam):
     source = jnp.asarray(make_sentences(1, (5, 2, 4)))
     rules = SearchRules(
         max_lengths=jnp.array([6, 3, 5]),
-        length=6,
         alpha=1.0,
         beam_size=beam,
         n_best=beam,

@@ -57,9 +57,7 @@ def test_nothing_is_constrained_where_others_decide():
 
 
 TABLE = np.ones((8, 4), np.float32)
-RULES = jf.search.SearchRules(
-    max_lengths=jnp.ones(8), length=1, alpha=0.0, bos_id=0, eos_id=1, pad_id=0
-)
+RULES = jf.search.SearchRules(bos_id=0, eos_id=1, max_lengths=[1] * 8)
 
 
 @pytest.mark.parametrize(
