@@ -22,7 +22,6 @@ from jaxformer.serving.fields import refuse, write_json
 from jaxformer.serving.jobs import Times
 from jaxformer.serving.languages import list_codes, name_language
 from jaxformer.serving.operations import Operation
-from jaxformer.serving.placeholders import Hidden, hide
 from jaxformer.serving.schema import (
     FORMAT,
     closed,
@@ -38,6 +37,7 @@ from jaxformer.serving.schema import (
 from jaxformer.serving.service import Service
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 from jaxformer.serving.words import Alternative
+from jaxformer.translation.text.placeholders import Hidden, hide
 
 _SILENCE = 15.0
 """Seconds of a stream after which a comment keeps proxies from closing it."""

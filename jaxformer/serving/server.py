@@ -25,7 +25,7 @@ from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.guard import allowed_hosts
 from jaxformer.serving.log import RequestLog
 from jaxformer.serving.service import Service
-from jaxformer.serving.terms import load_glossaries
+from jaxformer.translation.text.glossary import load_glossaries
 
 _KEEP_ALIVE = 5  # seconds
 _MOST_HEAD = 65_536  # bytes of the head of a request, with its query

@@ -21,9 +21,9 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
 from jaxformer.serving.metrics import Metrics
-from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 from jaxformer.translation.results import PairScore
+from jaxformer.translation.text.glossary import Glossary
 
 Result = TypeVar("Result")
 

@@ -9,17 +9,17 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from jaxformer.serving.blocks import TranslatedPart
 from jaxformer.serving.engine import EncodedSentence, TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.layout import Layout, SentenceSpan, count_lines, divide
-from jaxformer.serving.markup import Markup, parse
-from jaxformer.serving.placeholders import Hidden, hide
 from jaxformer.serving.programs import MOST_REQUIRED, PLAIN, RICH, TERMS
 from jaxformer.translation.results import Hypothesis, blank, distinct
+from jaxformer.translation.text.blocks import TranslatedPart
+from jaxformer.translation.text.html_text import Markup, parse
+from jaxformer.translation.text.layout import Layout, SentenceSpan, count_lines, divide
+from jaxformer.translation.text.placeholders import Hidden, hide
 
 if TYPE_CHECKING:
-    from jaxformer.serving.terms import Glossary
+    from jaxformer.translation.text.glossary import Glossary
 
 _MOST_ALIGNED = 1024
 """Most tokens of a sentence whose words are linked: the links take time and memory that

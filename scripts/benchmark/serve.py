@@ -137,7 +137,7 @@ def read_texts(options: argparse.Namespace) -> list[str]:
     """Read different texts of the test set that are one sentence each."""
     from jaxformer.data import sources
     from jaxformer.runs import config as configuration
-    from jaxformer.serving.layout import divide
+    from jaxformer.translation.text.layout import divide
 
     data = configuration.load(options.workdir / "config.json").data
     options.languages = [data.source_language, data.target_language]

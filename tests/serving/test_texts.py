@@ -8,9 +8,9 @@ from serving.asgi import translate
 from serving.fake_engine import FakeEngine
 
 from jaxformer.serving.programs import PLAIN, TERMS
-from jaxformer.serving.terms import Glossary
 from jaxformer.serving.texts import Query, best_rows
 from jaxformer.translation.results import Hypothesis
+from jaxformer.translation.text.glossary import Glossary
 
 PARTS = ["a b c d e f g h", "i j k l m n o p", "q"]  # of at most eight words
 LONG = " ".join(PARTS)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.serving.placeholders import hide
 from jaxformer.translation.results import Alignment, Hypothesis
+from jaxformer.translation.text.placeholders import hide
 
 PLACEHOLDERS = [
     "{name}",

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import InputError
-from jaxformer.serving.terms import Glossary, load_glossaries
+from jaxformer.translation.text.glossary import Glossary, load_glossaries
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxformer.serving.placing import link_words
 from jaxformer.translation.results import Alignment
+from jaxformer.translation.text.placing import link_words
 
 
 def attention(*rows):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.serving.blocks import TranslatedPart
-from jaxformer.serving.markup import parse, tokenize
 from jaxformer.translation.results import Alignment
+from jaxformer.translation.text.blocks import TranslatedPart
+from jaxformer.translation.text.html_text import parse, tokenize
 
 
 def align(links, sources, targets):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from jaxformer.serving.blocks import Block, BlockEntry, TranslatedPart
+from jaxformer.translation.text.blocks import Block, BlockEntry, TranslatedPart
 
 
 def _names(text: str) -> frozenset[str]:
@@ -83,7 +83,7 @@ class Markup:
 
     Attributes:
         blocks: the texts to translate, each of at least one letter; see
-            :class:`~jaxformer.serving.blocks.Block`.
+            :class:`~jaxformer.translation.text.blocks.Block`.
 
     Example:
         >>> markup = parse('<p>A <b>new</b> table</p>')

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.serving.layout import count_lines, divide
+from jaxformer.translation.text.layout import count_lines, divide
 
 CHARACTERS = st.sampled_from(
     list("aB1.!?…-\"'») \t\n\r\x0b\x0c\x85\u2028\u2029\u00a0\u3000。！”」一ا؟😀\x00")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxformer.errors import InputError
-from jaxformer.serving.config import read_entries
+from jaxformer.files import describe
 from jaxformer.translation.paragraphs import UNSPACED
 
 _PAIR = re.compile(r"([A-Za-z]\w+-[A-Za-z][\w-]+):(.+)", re.DOTALL)
@@ -53,13 +53,8 @@ class Glossary:
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
-        """Read a file of lines with a term, a tab, and its translation.
-
-        Raises:
-            InputError: see :func:`~jaxformer.serving.config.read_entries`.
-        """
-        form = "a term, a tab, and its translation"
-        return cls(read_entries(path, "terms", _LINE, entry="term", form=form))
+        """Read a file; see :func:`read_terms`."""
+        return cls(read_terms(path))
 
     def terms_in(self, text: str) -> list[str]:
         """Return the translations of the terms in a text, each once, in its order."""
@@ -81,6 +76,43 @@ class Glossary:
         """
         words = _join(translation)
         return [term for term in self.terms_in(text) if _join(term) not in words]
+
+
+def read_terms(path: str | Path) -> dict[str, str]:
+    """Read a file of lines with a term, a tab, and its translation, in UTF-8.
+
+    Empty lines and lines that begin with ``#`` are passed over.
+
+    Raises:
+        InputError: the file cannot be read, has no term, one twice, or a line of
+            another form.
+    """
+    try:
+        lines = Path(path).read_text("utf-8-sig").split("\n")
+    except OSError as error:
+        raise InputError(
+            f"cannot read the terms in {path}: {describe(error)}; name another file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"the terms in {path} must be UTF-8: encode it so") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        place, match = f"{path}, line {number}", _LINE.fullmatch(line)
+        if match is None:
+            raise InputError(
+                f"{place} must be a term, a tab, and its translation, not {line!r}"
+            )
+        term, translation = match.groups()
+        if term in found:
+            raise InputError(
+                f"{place} has the term {term!r} of an earlier line: leave one out"
+            )
+        found[term] = translation
+    if not found:
+        raise InputError(f"{path} has no terms: add one")
+    return found
 
 
 def load_glossaries(names: Sequence[str]) -> dict[str, Glossary]:

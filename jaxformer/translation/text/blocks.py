@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from jaxformer.serving.layout import space_between
-from jaxformer.serving.placing import Element, Tags, link_words, place
 from jaxformer.translation.results import Alignment
+from jaxformer.translation.text.layout import space_between
+from jaxformer.translation.text.placing import Element, Tags, link_words, place
 
 _WORD = re.compile(r"\S+")
 

@@ -1,0 +1,1 @@
+"""Text that is more than text: layout, placeholders, glossaries and HTML."""
