@@ -97,12 +97,15 @@ def add_workdir(
     )
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Declare where to write, and in which form."""
+def add_output(parser: argparse.ArgumentParser, *forms: str) -> None:
+    """Declare where to write, and in which form, ``forms`` besides the usual ones."""
     where = "where to write (default: standard output)"
     add_options(parser, ("output", text_file, "FILE", where))
     parser.add_argument(
-        "--format", choices=("text", "jsonl"), default="text", help="default: text"
+        "--format",
+        choices=("text", "jsonl", *forms),
+        default="text",
+        help="default: text",
     )
 
 

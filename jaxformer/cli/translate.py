@@ -59,6 +59,10 @@ examples:
     --split_long
   jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl \\
     --alignment
+  jaxformer translate --workdir=runs/quickstart --input=page.html \\
+    --output=page.de.html --format=html
+  jaxformer translate --workdir=runs/quickstart --input=ui.en --glossary=terms.tsv \\
+    --placeholders
 
 Text is UTF-8, one sentence a line. Each line of input has one line of output, in order;
 blank lines stay empty. A line of more tokens than in training is cut at the ends of its
@@ -66,6 +70,10 @@ sentences and translated in parts; standard error reports how many there were. A
 whose decoding.long_sources is "refuse" translates it whole, or refuses it if the model
 has too few positions, unless --split_long is given. --paragraphs cuts every line into
 its sentences.
+
+With --format=html the input is one document, whose tags are kept, and so is the output.
+--glossary names a file with a term, a tab and its translation on each line; standard
+error counts the terms that translations lack.
 
 With --n_best above 1 each line is: number of the sentence from 1, score, translation,
 separated by tabs, the best first; --distinct prints each text once. --format=jsonl
@@ -91,7 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_workdir(parser)
     given = ("input", text_file, "FILE", "text to translate (default: standard input)")
     add_options(parser, given)
-    add_output(parser)
+    add_output(parser, "html")
     add_which(parser)
     add_languages(parser)
     begin = (
@@ -110,10 +118,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "most sentences read at a time (default: 64 batches a device); 1 answers each"
         " before it reads the next"
     )
+    terms = "terms, each on a line with a tab and its translation"
     add_options(
         parser,
         ("prefix", Path, "FILE", begin),
         ("require", Path, "FILE", contain),
+        ("glossary", Path, "FILE", terms),
         ("alignment_layer", number(1), "N", layer),
         ("window", number(1), "N", most),
     )
@@ -121,6 +131,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser, banned, repeated=True)
     cut = "cut every line into its sentences, translate each, and join them again"
     parser.add_argument("--paragraphs", action="store_true", help=cut)
+    kept = "copy placeholders such as {name} and %%s, addresses, emoji and tags"
+    parser.add_argument("--placeholders", action="store_true", help=kept)
     several = ("n_best", number(1, MOST_BEAM), "N", "translations of each sentence", 1)
     add_options(parser, several)
     like = "of the --n_best translations print the one most like the others, by chrF"
@@ -141,8 +153,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Translate."""
-    files = [path for path in (options.prefix, options.require) if path is not None]
+    named = options.prefix, options.require, options.glossary
+    files = [path for path in named if path is not None]
     _check(options, files)
+    glossary = None
+    if options.glossary:
+        from jaxformer.translation.text.glossary import read_terms
+
+        glossary = read_terms(options.glossary)
     translator = load_translator(options, options.target_language)
     decoding = choose_search(options, translator.decoding)
     if options.n_best > decoding.beam_size and not decoding.sample:
@@ -170,13 +188,11 @@ def run(options: argparse.Namespace) -> None:
             show_progress(total, options.output) as advance,
         ):
             given, pause = open_input(options.input)
+            if options.format == "html":
+                given = iter(["\n".join(given)])
             lines, sources = itertools.tee(given)
-            found = translator.stream(
-                lines,
+            search = translator.line_search(
                 window=options.window,
-                progress=advance,
-                notice=long.append,
-                pause=pause,
                 decoding=decoding,
                 n_best=most,
                 alignment=bool(options.alignment),
@@ -185,6 +201,12 @@ def run(options: argparse.Namespace) -> None:
                 ban=options.ban,
                 prefixes=_read_fields(options.prefix),
                 required=_read_fields(options.require),
+                format="html" if options.format == "html" else "text",
+                glossary=glossary,
+                placeholders=options.placeholders,
+            )
+            found = search.stream(
+                lines, progress=advance, notice=long.append, pause=pause
             )
             # A stream reads a line before it is asked for the next source.
             for place, (hypotheses, source) in enumerate(
@@ -199,7 +221,10 @@ def run(options: argparse.Namespace) -> None:
                     write(line)
     for each in long:
         warn(each.describe())
-    if unfinished and options.format == "text":
+    if unmet := getattr(search, "unmet", None):
+        terms = ", ".join(f"{term} ({own})" for term, own in unmet.items())
+        warn(f"translations lack terms that were asked for: {terms}")
+    if unfinished and options.format != "jsonl":
         warn(
             f"{unfinished} of {count} translations are unfinished: raise their limit"
             " (max_extra_length, max_target_length, max_length_ratio), or take back"
@@ -212,6 +237,10 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
     if options.alignment and options.format != "jsonl":
         raise UsageError(
             "--alignment is a part of --format=jsonl: add that, or leave it out"
+        )
+    if options.format == "html" and (options.n_best > 1 or options.require):
+        raise UsageError(
+            "--format=html writes one document: leave out --n_best and --require"
         )
     if options.distinct and (options.mbr or options.n_best < 2):
         raise UsageError(

@@ -27,7 +27,9 @@ from jaxformer.serving.programs import (
     MOST_ATTENDED,
     MOST_READ,
     MOST_REQUIRED,
+    PLAIN,
     RICH,
+    TERMS,
     SearchKind,
 )
 from jaxformer.serving.words import Alternative
@@ -124,9 +126,10 @@ class TranslationEngine(CompiledTranslator):
         self,
         text: str,
         *,
-        kind: SearchKind,
+        kind: SearchKind | None = None,
         prefix: str = "",
         required: Sequence[str] = (),
+        n_best: int = 1,
         aligned: int | None = None,
         place: int = 0,
     ) -> list[EncodedSentence]:
@@ -134,9 +137,10 @@ class TranslationEngine(CompiledTranslator):
 
         Args:
             text: a sentence.
-            kind: of its search.
+            kind: of its search; None: that which the rest asks for.
             prefix: what the translation begins with; it needs a rich kind.
             required: phrases that the translation contains; they need a kind for them.
+            n_best: translations that are asked for.
             aligned: how many of its translations a rich search aligns, the best first;
                 None: all.
             place: of the sentence in its request, which its samples depend on.
@@ -146,19 +150,21 @@ class TranslationEngine(CompiledTranslator):
             is ``split``; none for a text without tokens.
 
         Raises:
-            ServingError: 422, it is too long, or its prefix or a phrase cannot be
-                written.
+            ServingError: 422, it is too long, or its prefix cannot be written.
+            LineError: a phrase cannot be required.
             ValueError: a search of this kind takes no prefix or no phrases.
         """
         begin, phrases = (prefix,) if prefix else (), tuple(required)
+        if kind is None:
+            rich = n_best > 1 or aligned != 0 or prefix
+            kind = TERMS if phrases else RICH if rich else PLAIN
         if (begin and not kind.rich) or (phrases and not kind.required):
             raise ValueError(f"a search of {kind} takes no such phrases")
         search = self.searches.get(kind)
         if search is None:
-            raise _cannot_write(
-                "required phrases need a search of 2 hypotheses or more, and this"
-                " server's has fewer: leave them out",
-                "required",
+            raise _cannot_require(
+                "needs a search of 2 hypotheses or more for required phrases, and this"
+                " server's has fewer: leave them out"
             )
         try:
             line = SourceLine(place, text, begin, phrases)
@@ -166,16 +172,15 @@ class TranslationEngine(CompiledTranslator):
         except LineError as error:
             if error.kind == "source":
                 raise self._too_long(text) from None
-            field = {"prefixes": "prefix"}.get(error.kind, error.kind)
-            raise _cannot_write(f"a sentence {error.fault}", field) from None
+            if error.kind == "required":
+                raise
+            raise _cannot_write(f"a sentence {error.fault}", "prefix") from None
         for each in sentences:
             most = max([len(each.required), *map(len, each.required)])
             if most > MOST_REQUIRED:
-                raise _cannot_write(
-                    f"a sentence may have {MOST_REQUIRED} required phrases of"
-                    f" {MOST_REQUIRED} tokens each, not {most}: shorten them, or leave"
-                    " some out",
-                    "required",
+                raise _cannot_require(
+                    f"may have {MOST_REQUIRED} required phrases of {MOST_REQUIRED}"
+                    f" tokens each, not {most}: shorten them, or leave some out"
                 )
         kept = (each._replace(aligned=aligned) for each in sentences if each.ids)
         return [EncodedSentence(each, kind, len(each.ids), passage) for each in kept]
@@ -379,3 +384,7 @@ def _too_long(
 
 def _cannot_write(message: str, field: str) -> ServingError:
     return ServingError(422, "cannot_write", message, field=field)
+
+
+def _cannot_require(fault: str) -> LineError:
+    return LineError(f"a sentence {fault}", kind="required", number=1, fault=fault)

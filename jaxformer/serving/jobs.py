@@ -12,7 +12,7 @@ from jaxformer.serving.batcher import Job
 from jaxformer.serving.engine import EncodedSentence, TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import SearchKind
-from jaxformer.serving.texts import Cut, SentenceResult, Text, Translated
+from jaxformer.translation.text.text import Cut, SentenceResult, Text, Translated
 
 
 class Key(NamedTuple):

@@ -10,7 +10,7 @@ from jaxformer.data.language_codes import find_model_language, read_code, same_l
 from jaxformer.interop.argos_languages import describe_language
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.schema import wrong
-from jaxformer.serving.texts import Query, Translated
+from jaxformer.translation.text.text import Query, Translated
 
 if TYPE_CHECKING:
     from jaxformer.serving.engine import TranslationEngine

@@ -35,9 +35,9 @@ from jaxformer.serving.schema import (
     wrong,
 )
 from jaxformer.serving.service import Service
-from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 from jaxformer.serving.words import Alternative
 from jaxformer.translation.text.placeholders import Hidden, hide
+from jaxformer.translation.text.text import Query, SentenceResult, Text, Translated
 
 _SILENCE = 15.0
 """Seconds of a stream after which a comment keeps proxies from closing it."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
@@ -21,9 +21,15 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
 from jaxformer.serving.languages import find_language
 from jaxformer.serving.metrics import Metrics
-from jaxformer.serving.texts import Query, SentenceResult, Text, Translated
 from jaxformer.translation.results import PairScore
 from jaxformer.translation.text.glossary import Glossary
+from jaxformer.translation.text.text import (
+    MOST_ALIGNED,
+    Query,
+    SentenceResult,
+    Text,
+    Translated,
+)
 
 Result = TypeVar("Result")
 
@@ -310,11 +316,14 @@ class Service:
     ) -> list[Text]:
         texts, count = list[Text](), 0
         for query, engine in zip(queries, engines, strict=True):
-            text = Text(query, engine, self.glossaries.get(engine.languages))
-            texts.append(text)
+            glossary = self.glossaries.get(engine.languages)
+            with _required(400, "out_of_range"):
+                texts.append(text := Text(query, engine, glossary))
             self.batcher.check(count := count + len(text.cuts))
         for text in texts:
-            text.encode()
+            with _required(422, "cannot_write"):
+                text.encode()
+            _check_links(text)
         return texts
 
     def _check_ready(self) -> None:
@@ -363,6 +372,36 @@ class Service:
         return ", ".join(
             f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
             for pair, engine in self.engines.items()
+        )
+
+
+@contextlib.contextmanager
+def _required(status: int, code: str) -> Iterator[None]:
+    """Answer required phrases that are refused."""
+    try:
+        yield
+    except InputError as error:
+        fault = getattr(error, "fault", None)
+        message = f"a sentence {fault}" if fault else str(error)
+        raise ServingError(status, code, message, field="required") from None
+
+
+def _check_links(text: Text) -> None:
+    """Check that words are not linked in a sentence of too many tokens.
+
+    Raises:
+        ServingError: 422, they are.
+    """
+    tokens = max((cut.tokens for cut in text.cuts), default=0) * text.query.alignment
+    if tokens > MOST_ALIGNED:
+        raise ServingError(
+            422,
+            "too_many_tokens",
+            f"words are linked in sentences of at most {MOST_ALIGNED:,} tokens, not"
+            f" {tokens:,}: shorten the sentence, or leave out alignment",
+            field="alignment",
+            limit=MOST_ALIGNED,
+            given=tokens,
         )
 
 

@@ -5,8 +5,8 @@ translator take.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from jaxformer.errors import InputError, LineError
 from jaxformer.search.config import MOST_BEAM, MOST_COUNTED, DecodingConfig
@@ -54,6 +54,18 @@ class SearchOptions(TypedDict, total=False):
     paragraphs: bool
     """Whether each text is cut into sentences, which are translated one by one and
     joined by the white space that was between them; by default not.
+    """
+    format: Literal["text", "html"]
+    """Whether each text is an HTML document or a part of one, whose tags are kept; by
+    default ``text``.
+    """
+    glossary: Mapping[str, str] | None
+    """The translation of each term, which is required of the sentences that have the
+    term where the vocabulary can write it. It needs ``beam_size`` of 2 or more.
+    """
+    placeholders: bool
+    """Whether placeholders such as ``{name}`` and ``%s``, addresses and tags come back
+    as they are; by default not. In HTML they always do.
     """
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -104,17 +105,30 @@ class LineSearch:
             notice: called at the end if lines were longer than in training.
             pause: see :meth:`Translator.stream`.
         """
-        limit, cut, whole = self.codec.longest, 0, 0
+        long = Counter[str]()
         lines = number_lines(texts, self.prefixes, self.required)
         for window in windows(lines, self.window, pause):
-            passages, sentences = self.prepare(window)
-            for each in passages:
-                is_whole = max(map(len, each.parts)) > limit
-                whole += each.longest > limit and is_whole
-                cut += each.longest > limit and not is_whole
-            yield from self._translate(passages, sentences, stop, progress)
-        if cut or whole:
-            notice(LongSources(limit, cut=cut, whole=whole))
+            yield from self._translate_lines(window, stop, progress, long)
+        if long:
+            notice(LongSources(self.codec.longest, **long))
+
+    def _translate_lines(
+        self,
+        lines: Sequence[SourceLine],
+        stop: Callable[[], bool],
+        progress: Callable[[int], None],
+        long: Counter[str],
+    ) -> Iterator[list[Hypothesis]]:
+        """Translate a window of lines; count in ``long`` those that are too long."""
+        passages, sentences = self.prepare(lines)
+        self._count(passages, long)
+        yield from self._translate(passages, sentences, stop, progress)
+
+    def _count(self, passages: Sequence[Passage], long: Counter[str]) -> None:
+        limit = self.codec.longest
+        for each in passages:
+            if each.longest > limit:
+                long["whole" if max(map(len, each.parts)) > limit else "cut"] += 1
 
     def prepare(self, lines: Sequence[SourceLine]) -> Prepared:
         """Encode lines, and check what each asks for: the first step of a search, which

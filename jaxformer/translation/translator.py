@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from jaxformer.data.frame import choose_languages, make_frame
 from jaxformer.data.vocabulary import Vocabularies
@@ -325,6 +325,9 @@ class Translator:
         n_best: int = 1,
         alignment: bool = False,
         alignment_layer: int | None = None,
+        format: Literal["text", "html"] = "text",
+        glossary: Mapping[str, str] | None = None,
+        placeholders: bool = False,
     ) -> LineSearch:
         """Return the search of a call, whose steps may also be taken one by one. The
         options are those of :class:`~jaxformer.translation.options.ResultOptions`.
@@ -336,10 +339,12 @@ class Translator:
         changes = {"beam_size": beam_size, "alpha": alpha}
         changes = {name: each for name, each in changes.items() if each is not None}
         decoding = dataclasses.replace(decoding or self.decoding, **changes)
-        check_results(decoding, n_best, required, window)
+        needed = required if glossary is None else ()
+        check_results(decoding, n_best, needed, window)
         models = self.prepare(decoding.precision)
         layers = self.model.config.attention_layers
-        return LineSearch(
+        is_html = format == "html"
+        search = LineSearch(
             models=models,
             aligner=self.models,
             codec=self.codec,
@@ -355,9 +360,20 @@ class Translator:
             ),
             prefixes=prefixes,
             required=required,
-            layer=choose_layer(alignment, alignment_layer, layers),
-            paragraphs=paragraphs,
+            layer=choose_layer(alignment or is_html, alignment_layer, layers),
+            paragraphs=paragraphs or is_html,
             window=window or _BATCHES * decoding.batch_size * models.devices,
+        )
+        if not (is_html or glossary is not None or placeholders):
+            return search
+        from jaxformer.translation.text.search import TextSearch
+
+        return TextSearch.of(
+            search,
+            glossary,
+            format=format,
+            placeholders=placeholders,
+            alignment=alignment,
         )
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:

@@ -352,3 +352,21 @@ def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, translator, tmp_path
     assert second.startswith("jaxformer: error: standard input, line 13 has")
     assert output.read_text() == "saved\n"
     assert (tmp_path / "out.part").read_bytes() == expected
+
+
+def test_texts_that_are_more_than_lines(call, workdir, translator, lines, tmp_path):
+    """A document, and lines with placeholders and a glossary, are as in Python."""
+    page = f"<p>{lines[0]}</p>\n<p><b>{lines[1]}</b></p>"
+    outcome = call("translate", workdir, "--format=html", stdin=encode([page]))
+    assert outcome.out == encode(translator.translate([page], format="html"))
+    term = lines[0].split()[0]
+    terms = write(tmp_path / "terms", [f"{term}\tTabelle"])
+    given = f"--glossary={terms}"
+    outcome = call("translate", workdir, given, "--placeholders", stdin=encode(lines))
+    how = {"glossary": {term: "Tabelle"}, "placeholders": True}
+    assert outcome.lines == translator.translate(lines, **how)
+    write(terms, [f"{term}\t{'Tabelle' * 20}"])
+    outcome = call("translate", workdir, given, stdin=encode(lines[:1]))
+    assert "lack terms that were asked for: TabelleTabelle" in outcome.err
+    outcome = call("translate", workdir, "--format=html", "--n_best=2")
+    assert outcome.code == 2

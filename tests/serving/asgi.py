@@ -14,8 +14,8 @@ from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.service import Service
-from jaxformer.serving.texts import Query, Translated
 from jaxformer.translation.text.glossary import Glossary
+from jaxformer.translation.text.text import Query, Translated
 
 MODEL = {"name": "fake", "source": "en", "target": "de", "checkpoint": "7"}
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from jaxformer.data.records import Pair
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LineError
 from jaxformer.serving.engine import EncodedSentence
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import SearchKind
+from jaxformer.serving.programs import PLAIN, RICH, TERMS, SearchKind
 from jaxformer.serving.words import Alternative
 from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
 
@@ -39,9 +39,9 @@ class FakeEngine:
         self,
         text: str,
         *,
-        kind: SearchKind,
         prefix: str = "",
         required: Sequence[str] = (),
+        n_best: int = 1,
         aligned: int | None = None,
         place: int = 0,
     ) -> list[EncodedSentence]:
@@ -49,7 +49,9 @@ class FakeEngine:
         if any(len(word) > 40 for word in words):
             raise ServingError(422, "sentence_too_long", "too long", field="text")
         if "unwritable" in required:
-            raise ServingError(422, "cannot_write", "no such tokens", field="required")
+            raise LineError("", kind="required", number=1, fault="has no such tokens")
+        rich = n_best > 1 or aligned != 0 or prefix
+        kind = TERMS if required else RICH if rich else PLAIN
         runs = [words[i : i + 8] for i in range(0, len(words), 8)]
         return [
             EncodedSentence((run, prefix, required, aligned), kind, len(run), text)

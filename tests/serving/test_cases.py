@@ -1,4 +1,4 @@
-"""Texts and requests of other programs, as tables: ``cases/*.jsonl``.
+"""Requests of other programs, as a table: ``cases/requests.jsonl``.
 
 A case with a reason fails until the fault that the reason names is mended.
 """
@@ -7,12 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from serving.asgi import ask, run_ready, translate
-from serving.fake_engine import FakeEngine
+from serving.asgi import ask, run_ready
 from serving.fake_service import FakeService
 
 from jaxformer.serving.app import make_app
-from jaxformer.serving.texts import Query
 
 CASES = Path(__file__).with_name("cases")
 ORIGIN = "https://example.org"
@@ -27,20 +25,6 @@ def read(name):
         )
         for case in cases
     ]
-
-
-@pytest.mark.parametrize("case", read("texts.jsonl"))
-def test_what_is_kept_is_hidden_from_the_model(case):
-    """All else is translated, into capitals."""
-    expected, rest = "", case["text"]
-    for part in case["kept"]:
-        before, rest = rest.split(part, 1)
-        expected += before.upper() + part
-    engine, form = FakeEngine(), case.get("format", "text")
-    (done,) = translate(Query(case["text"], format=form), engine=engine)
-    assert done.text == expected + rest.upper()
-    seen = " ".join(text for _, texts in engine.batches for text in texts)
-    assert not [part for part in case.get("hidden", case["kept"]) if part in seen]
 
 
 def matches(found, expected):

@@ -68,7 +68,7 @@ def test_an_answer_has_not_too_many_weights(monkeypatch, path):
 @pytest.mark.parametrize("format", ["text", "html"])
 def test_the_words_of_a_sentence_without_end_are_not_linked(monkeypatch, format):
     """Only a request for the links is refused."""
-    monkeypatch.setattr(serving.texts, "_MOST_ALIGNED", 9)
+    monkeypatch.setattr(serving.service, "MOST_ALIGNED", 9)
     body = {"text": " ".join("abcdefghij"), "format": format, "n_best": 2}
     (done,) = post("/v1/translate", body).json["translations"]
     assert done["text"] == body["text"].upper()

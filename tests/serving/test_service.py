@@ -16,8 +16,8 @@ from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine, load_engines
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
-from jaxformer.serving.texts import Query
 from jaxformer.translation.text.glossary import Glossary
+from jaxformer.translation.text.text import Query
 
 
 def served(work, *engines, **keys):

@@ -1,19 +1,26 @@
-"""HTML to plain text, and its translation back to HTML.
+"""HTML to plain text, and its translation back to HTML: each element is put around the
+words of the translation that belong to its own.
 
-The tokens are found by one regular expression in linear time: ``html.parser`` of
-Python 3.11 takes 23 s for 20 kB of ``<a "``.
+Tags are found by one regular expression in linear time: ``html.parser`` of Python 3.11
+takes 23 s for 20 kB of ``<a "``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple, TypeAlias
 
-from jaxformer.translation.text.blocks import Block, BlockEntry, TranslatedPart
+import numpy as np
+
+from jaxformer.translation.results import Alignment
+from jaxformer.translation.text.layout import space_between
 
 
 def _names(text: str) -> frozenset[str]:
@@ -47,9 +54,9 @@ _INVISIBLE = "\u200b\u00ad\ufeff"
 _PIECE = re.compile(
     r"&(?:#[0-9]{1,8}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z]\w{0,31});?|\s+|.", re.DOTALL
 )
-
 _TOKEN = re.compile(
     r"<!--(?:>|->|.*?(?:--!?>|\Z))"
+    r"|<!\[CDATA\[.*?(?:\]\]>|\Z)"
     r"|<(?:[!?]|/(?![a-z]))[^>]*+(?:>|\Z)"
     r"|<(?P<end>/?)(?P<name>[a-z][^\s/>]*+)"
     r"(?P<attributes>(?:[^>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+)(?P<whole>>?)",
@@ -61,6 +68,12 @@ _KEEP = re.compile(
     r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*(?:[\"'][^\"']*)?\bnotranslate\b",
     re.IGNORECASE,
 )
+_WORD = re.compile(r"\S+")
+_WORDS = re.compile(r"\S(?:.*\S)?")
+# Elements deeper than that are not moved: each level takes time.
+_DEEPEST = 100
+# Of attention that is divided by.
+_TINY = np.float32(1e-9)
 
 
 class Token(NamedTuple):
@@ -72,50 +85,37 @@ class Token(NamedTuple):
     element that is not translated), or ``other`` (a comment, a declaration, a script).
     """
     name: str = ""
+    block: bool = False
+    """Whether it ends a sentence."""
     keep: bool = False
-    """Whether the tag asks not to translate its element."""
+    """Whether its element is not translated."""
 
 
-class Markup:
-    """HTML, whose blocks of text are translated and put back.
+class SourcePiece(NamedTuple):
+    """A piece of the source of a block."""
 
-    Everything but the text of the blocks is kept byte for byte.
-
-    Attributes:
-        blocks: the texts to translate, each of at least one letter; see
-            :class:`~jaxformer.translation.text.blocks.Block`.
-
-    Example:
-        >>> markup = parse('<p>A <b>new</b> table</p>')
-        >>> [block.text for block in markup.blocks]
-        ['A new table']
-        >>> markup.render([[TranslatedPart(0, 11, "Eine neue Tabelle")]])
-        '<p>Eine <b>neue</b> Tabelle</p>'
-    """
-
-    def __init__(self, blocks: list[Block], kept: list[str]) -> None:
-        """Keep the blocks and the source before, between and after them."""
-        self.blocks = blocks
-        self._kept = kept
-
-    def render(self, translations: Sequence[Sequence[TranslatedPart]]) -> str:
-        """Return the HTML with the blocks translated.
-
-        Args:
-            translations: the sentences of each block in order, with their spans of its
-                text. Text outside of the spans is kept.
-
-        Raises:
-            ValueError: the number of blocks is another.
-        """
-        pairs = zip(self.blocks, translations, strict=True)
-        rendered = [block.render(parts) for block, parts in pairs]
-        pieces = zip(self._kept, [*rendered, ""], strict=True)
-        return "".join(text for pair in pieces for text in pair)
+    raw: str
+    text: str = ""
+    """The character of the text; empty: none, as of a tag or a second space."""
+    tag: Token | None = None
 
 
-def parse(source: str) -> Markup:
-    """Find the text to translate in HTML: a document, or a part of one.
+class TranslatedPart(NamedTuple):
+    """The translation of a sentence of a block."""
+
+    start: int
+    """Where the sentence begins in the text of the block."""
+    stop: int
+    """Where it ends."""
+    text: str
+    """The translation."""
+    alignment: Alignment | None = None
+    """Of the translation to ``text[start:stop]``; None: words are linked in order."""
+
+
+class Html:
+    """HTML, a document or a part of one, whose blocks of text are translated and put
+    back. Everything but the text of the blocks is kept byte for byte.
 
     An element of the HTML standard that forms a paragraph, row, item and the like ends
     a sentence, and so does ``br``. All other elements are within a sentence. ``code``,
@@ -123,120 +123,112 @@ def parse(source: str) -> Markup:
     and elements with ``translate="no"`` or the class ``notranslate`` are copied.
     Attributes are not translated. Any string is accepted; a tag that does not end is
     text, and an end tag that closes nothing stays where it is.
+
+    Attributes:
+        blocks: the texts to translate, each of at least one letter.
+
+    Example:
+        >>> page = Html('<p>A <b>new</b> table</p>')
+        >>> [block.text for block in page.blocks]
+        ['A new table']
+        >>> page.render([[TranslatedPart(0, 11, "Eine neue Tabelle")]])
+        '<p>Eine <b>neue</b> Tabelle</p>'
     """
-    return _Parser().parse(source)
 
+    def __init__(self, source: str, tags: Mapping[str, str] | None = None) -> None:
+        """Find the text to translate.
 
-class _Parser:
-    """The state of :func:`parse`."""
-
-    def __init__(self) -> None:
+        Args:
+            source: the HTML.
+            tags: other rules for elements by their names in lower case: ``block``,
+                ``inline`` or ``keep``; the name ``*`` is of all others.
+        """
         self.blocks: list[Block] = []
-        self.kept = [""]
-        # Elements within sentences that are open: their names, numbers, and the entries
-        # of the blocks in which they began.
-        self.open: list[tuple[str, int, list[BlockEntry]]] = []
-        self.names: Counter[str] = Counter()
-        self.count = self.lines = 0
-        self.begin_block()
-
-    def begin_block(self) -> None:
-        self.entries: list[BlockEntry] = []
-        self.objects: dict[str, str] = {}
-        self.spaced = True
-
-    def parse(self, source: str) -> Markup:
-        for token in _join_kept(tokenize(source)):
+        self._kept = [""]
+        self._begin_block()
+        lines = 0
+        for token in _join_kept(tokenize(source, tags or {})):
             if token.kind == "text":
-                self.add_lines(token.raw)
-            elif token.kind == "kept" and token.name not in _BLOCKS:
-                self.add_object(token.raw)
-            elif token.name in _BLOCKS:
+                parts = re.split(r"([\r\n]+)", token.raw) if lines > 0 else [token.raw]
+                for number, part in enumerate(parts):
+                    self._end_block(part) if number % 2 else self._add_text(part)
+            elif token.block:
                 if token.name in _LINES:
-                    self.lines += {"start": 1, "end": -1}.get(token.kind, 0)
-                self.end_block(token.raw)
-            elif token.kind == "start":
-                self.open_element(token)
-            elif token.kind == "end" and self.names[token.name]:
-                self.close_element(token)
+                    lines += {"start": 1, "end": -1}.get(token.kind, 0)
+                self._end_block(token.raw)
+            elif token.kind == "kept":
+                self._add_object(token.raw)
             else:
-                self.entries.append(BlockEntry("void", token.raw))
-        self.end_block("")
-        return Markup(self.blocks, self.kept)
+                last = self._entries[-1].tag if self._entries else None
+                if token.kind == "start" and last and last.kind == "end":
+                    self._add_space("")  # two links are two words
+                self._entries.append(SourcePiece(token.raw, tag=token))
+        self._end_block("")
 
-    def add_lines(self, raw: str) -> None:
-        for line in re.split(r"([\r\n]+)", raw) if self.lines > 0 else [raw]:
-            if self.lines > 0 and line and not line.strip("\r\n"):
-                self.end_block(line)
-            else:
-                self.add_text(line)
+    def render(self, translations: Sequence[Sequence[TranslatedPart]]) -> str:
+        """Return the HTML with the blocks translated.
 
-    def add_text(self, raw: str) -> None:
+        Args:
+            translations: the sentences of each block in order, with their spans of its
+                text. Text outside of the spans is kept.
+        """
+        pairs = zip(self.blocks, translations, strict=True)
+        rendered = [block.render(parts) for block, parts in pairs]
+        pieces = zip(self._kept, [*rendered, ""], strict=True)
+        return "".join(text for pair in pieces for text in pair)
+
+    def _begin_block(self) -> None:
+        self._entries: list[SourcePiece] = []
+        self._objects: dict[str, str] = {}
+        self._spaced = True
+
+    def _end_block(self, raw: str) -> None:
+        """End a block before ``raw``, which is kept; without a letter it is no block,
+        and all of it is kept.
+        """
+        entries, first, last = self._entries, 0, 0
+        if any(entry.text.isalpha() for entry in entries):
+            inner = [n for n, own in enumerate(entries) if own.tag or own.text.strip()]
+            first, last = inner[0], inner[-1] + 1
+            self._kept[-1] += "".join(entry.raw for entry in entries[:first])
+            self._kept.append("")
+            self.blocks.append(Block(entries[first:last], self._objects))
+        self._kept[-1] += "".join([*(entry.raw for entry in entries[last:]), raw])
+        self._begin_block()
+
+    def _add_text(self, raw: str) -> None:
         """Add source text; a run of white space is one space."""
         for piece in _PIECE.findall(raw):
             text = html.unescape(piece) if piece[0] == "&" else piece
             if text.isspace():
-                self.add_space(piece)
+                self._add_space(piece)
             elif text in _INVISIBLE:
-                self.entries.append(BlockEntry("space", piece))
+                self._entries.append(SourcePiece(piece))
             elif unicodedata.category(text[0]) == "Co":
-                self.add_object(piece)
+                self._add_object(piece)
             else:
-                self.spaced = False
-                for number, character in enumerate(text):
-                    own = "" if number else piece
-                    self.entries.append(BlockEntry("text", own, character))
+                self._spaced = False
+                self._entries += [
+                    SourcePiece("" if number else piece, character)
+                    for number, character in enumerate(text)
+                ]
 
-    def add_space(self, raw: str) -> None:
-        self.entries.append(BlockEntry("space", raw, "" if self.spaced else " "))
-        self.spaced = True
+    def _add_space(self, raw: str) -> None:
+        self._entries.append(SourcePiece(raw, "" if self._spaced else " "))
+        self._spaced = True
 
-    def add_object(self, raw: str) -> None:
+    def _add_object(self, raw: str) -> None:
         """Add source that is copied, a character of the text."""
-        if len(self.objects) == len(_OBJECTS):
-            self.entries.append(BlockEntry("void", raw))
+        if len(self._objects) == len(_OBJECTS):
+            self._entries.append(SourcePiece(raw, tag=Token(raw, "other")))
             return
-        character = _OBJECTS[len(self.objects)]
-        self.objects[character] = raw
-        self.entries.append(BlockEntry("text", raw, character))
-        self.spaced = False
-
-    def open_element(self, token: Token) -> None:
-        if self.entries and self.entries[-1].kind == "close" and not self.spaced:
-            self.add_space("")  # two links are two words
-        self.count += 1
-        self.names[token.name] += 1
-        self.open.append((token.name, self.count, self.entries))
-        self.entries.append(BlockEntry("open", token.raw, element=self.count))
-
-    def close_element(self, token: Token) -> None:
-        """Close an element, and those in it that have no end tag."""
-        own = ""
-        while not own:
-            name, number, entries = self.open.pop()
-            self.names[name] -= 1
-            own = token.raw if name == token.name else ""
-            if own or entries is self.entries:
-                self.entries.append(BlockEntry("close", own, element=number))
-
-    def end_block(self, raw: str) -> None:
-        """End a block before ``raw``, which is kept; without a letter it is no block,
-        and all of it is kept.
-        """
-        inner, entries = [], self.entries
-        if any(each.text.isalpha() for each in entries if each.kind == "text"):
-            inner = [each for each, own in enumerate(entries) if own.kind != "space"]
-        first, last = (inner[0], inner[-1] + 1) if inner else (0, 0)
-        raws = [entry.raw for entry in entries]
-        if inner:
-            self.kept[-1] += "".join(raws[:first])
-            self.kept.append("")
-            self.blocks.append(Block(entries[first:last], self.objects))
-        self.kept[-1] += "".join(raws[last:]) + raw
-        self.begin_block()
+        character = _OBJECTS[len(self._objects)]
+        self._objects[character] = raw
+        self._entries.append(SourcePiece(raw, character))
+        self._spaced = False
 
 
-def tokenize(source: str) -> Iterator[Token]:
+def tokenize(source: str, tags: Mapping[str, str]) -> Iterator[Token]:
     """Split HTML at its tags, comments and declarations, in linear time."""
     place = 0
     while found := _TOKEN.search(source, place):
@@ -245,44 +237,430 @@ def tokenize(source: str) -> Iterator[Token]:
             break  # no later tag is certain to end, and none is looked for
         if found.start() > place:
             yield Token(source[place : found.start()], "text")
-        place = found.end()
+        place, kind = found.end(), "start"
+        attributes = found["attributes"] or ""
+        rule = tags.get(name, tags.get("*", "")) if name else ""
+        block = rule == "block" or (rule != "inline" and name in _BLOCKS)
+        keep = rule == "keep"
         if not name:
-            yield Token(found[0], "other")
+            kind = "other"
         elif found["end"]:
-            yield Token(found[0], "end", name)
-        elif name in _VOID or _EMPTY.search(found["attributes"]):
-            # What XLIFF and programs that translate XML put in place of something.
-            yield Token(found[0], "void", name, keep=name == "x")
+            kind, keep = "end", False
+        elif name in _VOID or _EMPTY.search(attributes):
+            # An empty x is what XLIFF and programs put in place of something.
+            kind, keep = "void", keep or name == "x"
         elif name in _RAW:
+            kind = "other"
             end = re.compile(rf"</{re.escape(name)}(?=[\s/>])[^>]*+>", re.IGNORECASE)
             last = end.search(source, place)
-            stop = last.end() if last else len(source)
-            yield Token(source[found.start() : stop], "other", name)
-            place = stop
+            place = last.end() if last else len(source)
         else:
-            keep = name in _COPIED or bool(_KEEP.search(found["attributes"]))
+            keep = keep or name in _COPIED or bool(_KEEP.search(attributes))
             keep = keep or (name == "x" and source.startswith("</x>", place))
-            yield Token(found[0], "start", name, keep)
+        yield Token(source[found.start() : place], kind, name, block, keep)
     if place < len(source):
         yield Token(source[place:], "text")
 
 
 def _join_kept(tokens: Iterator[Token]) -> Iterator[Token]:
     """Join the tokens of each element that is not translated to one, ``kept``."""
-    name, depth, parts = "", 0, []
     for token in tokens:
-        if depth and name == "p" and token.kind == "start" and token.name in _BLOCKS:
-            yield Token("".join(parts), "kept", name)
-            depth = 0
-        if not depth and not token.keep:
+        if not token.keep:
             yield token
             continue
-        if not depth:
-            name, parts = token.name, []
-        parts.append(token.raw)
-        if token.name == name:
-            depth += {"start": 1, "end": -1}.get(token.kind, 0)
-        if not depth:
-            yield Token("".join(parts), "kept", name)
-    if depth:
-        yield Token("".join(parts), "kept", name)
+        parts, depth = [token.raw], int(token.kind == "start")
+        while depth and (own := next(tokens, None)):
+            parts.append(own.raw)
+            if own.name == token.name:
+                depth += {"start": 1, "end": -1}.get(own.kind, 0)
+        yield token._replace(raw="".join(parts), kind="kept")
+
+
+Tags: TypeAlias = list[tuple[bool, int]]
+"""Tags in order: whether each is a start tag, and the number of its element."""
+
+
+@dataclasses.dataclass
+class Element:
+    """An element within a block, or a tag that has no other.
+
+    Attributes:
+        parent: number of the element around it, -1: none. Parents come first.
+        first: number of the first unit of text in it.
+        start: source of its start tag, or of all of it.
+        end: source of its end tag; None: it has no content.
+    """
+
+    parent: int
+    first: int
+    start: str
+    end: str | None = None
+
+
+class Unit(NamedTuple):
+    """A part of a word: marks before and after it, and what is between two tags."""
+
+    start: int
+    stop: int
+    part: str
+    """``before``, ``word`` or ``after``."""
+
+
+class Link(NamedTuple):
+    """A unit of a translation."""
+
+    space: str
+    """White space before it."""
+    source: str
+    """As it is written, with objects as characters; that of the source if it is the
+    same text.
+    """
+    unit: int | None
+    """Number of the source unit that it translates; None: unknown."""
+
+
+class Block:
+    """A block of text, one or several sentences, with the tags in it.
+
+    Attributes:
+        text: on one line, without tags. Objects that are copied, such as ``code``, are
+            private characters of Unicode, each another one.
+        objects: the source of each object, by its character.
+    """
+
+    def __init__(self, entries: Sequence[SourcePiece], objects: dict[str, str]) -> None:
+        """Read the entries and the source of each object."""
+        self.text = "".join(entry.text for entry in entries).rstrip(" ")
+        self.objects = objects
+        shown = {"<": "&lt;", **dict(zip(objects, objects, strict=True))}
+        self._raw = [shown.get(each.text, each.raw) for each in entries if each.text]
+        places = [0, *accumulate(len(entry.text) for entry in entries)]
+        pairs = list(zip(places, entries, strict=False))
+        breaks = {at for at, entry in pairs if not entry.text}
+        self._units = [
+            unit
+            for word in _WORD.finditer(self.text)
+            for unit in divide_word(self.text, *word.span(), breaks)
+        ]
+        self._starts = [unit.start for unit in self._units]
+        # The innermost element of each unit; source and tags before each unit and at
+        # the end.
+        self._owners: list[int] = []
+        self._elements: list[Element] = []
+        self._gaps = [(list[str](), Tags()) for _ in range(len(self._units) + 1)]
+        paired, ends, parents = _pair_tags(entries), dict[int, int](), [-1]
+        for index, (at, entry) in enumerate(pairs):
+            unit = bisect_left(self._starts, at)
+            if entry.text.strip():
+                if self._starts[unit : unit + 1] == [at]:
+                    self._owners.append(parents[-1])
+                continue
+            raw, tags = self._gaps[unit]
+            raw.append(entry.raw)
+            if index in ends:
+                number = ends[index]
+                self._elements[number].end = entry.raw
+                tags.append((False, parents.pop()))
+            elif entry.tag:
+                number, stop = len(self._elements), paired.get(index)
+                stop = stop if len(parents) <= _DEEPEST else None
+                end = None if stop is None else ""
+                self._elements.append(Element(parents[-1], unit, entry.raw, end))
+                tags.append((True, number))
+                if stop is not None:
+                    ends[stop] = number
+                    parents.append(number)
+
+    def render(self, parts: Sequence[TranslatedPart]) -> str:
+        """Return the source of the block with its sentences translated.
+
+        Args:
+            parts: the sentences in order; text between them is kept.
+        """
+        links = list(self._translate(parts))
+        tags = place(self._elements, self._owners, [link.unit for link in links])
+        missing, pieces = dict(self.objects), list[str]()
+        left: int | None = -1
+        for link, own in zip(links, tags, strict=False):
+            pieces.append(self._write_gap(own, link, left))
+            pieces += (
+                missing.pop(each, "") if each in self.objects else each
+                for each in link.source
+            )
+            left = link.unit
+        raw, end = self._gaps[-1]
+        same = links and end == tags[-1]
+        pieces += raw if same else [self._write_tags(tags[-1], "")]
+        # Objects that a translation has lost.
+        return "".join((*pieces, *(" " + raw for raw in missing.values())))
+
+    def _translate(self, parts: Sequence[TranslatedPart]) -> Iterator[Link]:
+        """Yield the units of the translation; words between the parts are their own
+        translation.
+        """
+        every, stop = list[TranslatedPart](), 0
+        for part in (*parts, TranslatedPart(len(self.text), len(self.text), "")):
+            if words := _WORDS.search(self.text, stop, part.start):
+                every.append(TranslatedPart(*words.span(), words[0]))
+            every.append(part._replace(text=part.text.strip()))
+            stop = part.stop
+        stop, before = 0, None
+        for part in every:
+            own = self.text[part.start : part.stop], part.text
+            if own[1]:
+                space = self.text[stop : part.start]
+                space = space_between(space, before, own) if before else ""
+                yield from self._link(part, space)
+                before = own
+            stop = part.stop
+
+    def _link(self, part: TranslatedPart, space: str) -> Iterator[Link]:
+        """Yield the units of the translation of a sentence, after white space."""
+        sources = list(_WORD.finditer(self.text, part.start, part.stop))
+        targets = list(_WORD.finditer(part.text))
+        words = [[word[0] for word in side] for side in (sources, targets)]
+        links, stop = link_words(part.alignment, *words), 0
+        for number, word in zip(links, targets, strict=True):
+            source, text = None if number is None else sources[number], word[0]
+            units = self._units_of(source)
+            if source and source[0] == text:
+                own = [
+                    ("".join(self._raw[slice(*self._units[unit][:2])]), unit)
+                    for unit in units
+                ]
+            else:
+                # The last mark of a sentence is that of the source, whatever the word.
+                ends = self._units_of(sources[-1]) if word is targets[-1] else units
+                own = [
+                    (
+                        html.escape(text[begin:end], quote=False),
+                        self._find(ends if kind == "after" else units, kind),
+                    )
+                    for begin, end, kind in divide_word(text, 0, len(text), ())
+                ]
+            space += part.text[stop : word.start()]
+            stop = word.end()
+            for written, unit in own:
+                yield Link(space, written, unit)
+                space = ""
+
+    def _units_of(self, word: re.Match[str] | None) -> range:
+        bounds = word.span() if word else (0, 0)
+        return range(*(bisect_left(self._starts, place) for place in bounds))
+
+    def _find(self, units: range, part: str) -> int | None:
+        """Return the unit of a part of a word that is in the innermost element."""
+        own = [unit for unit in units if self._units[unit].part == part]
+        own = own or (list(units) if part == "word" else [])
+        return max(own, key=self._owners.__getitem__, default=None)
+
+    def _write_gap(self, tags: Tags, link: Link, left: int | None) -> str:
+        """Return the tags and the space before a unit of a translation: between
+        translations of neighbours the source, if that has the same tags.
+
+        Args:
+            tags: before the unit.
+            link: the unit.
+            left: the source unit of the one before it; -1: there is none.
+        """
+        index = 0 if left == -1 else link.unit
+        if index is not None and left in (-1, index - 1):
+            raw, own = self._gaps[index]
+            spaced = index and self._units[index - 1].stop < self._starts[index]
+            if own == tags and bool(spaced) == bool(link.space):
+                return "".join(raw)
+        return self._write_tags(tags, link.space)
+
+    def _write_tags(self, tags: Tags, space: str) -> str:
+        """Return tags with a space after the elements with text that end there."""
+        begun = {number for opens, number in tags if opens}
+        index, raw = 0, list[str]()
+        for opens, number in tags:
+            element = self._elements[number]
+            raw.append(element.start if opens else element.end or "")
+            if number not in begun:
+                index = len(raw)
+        return "".join((*raw[:index], space, *raw[index:]))
+
+
+def _pair_tags(entries: Sequence[SourcePiece]) -> dict[int, int]:
+    """Return the number of the end tag of each start tag that has one."""
+    pairs, begun, names = dict[int, int](), list[tuple[str, int]](), Counter[str]()
+    for number, entry in enumerate(entries):
+        kind, name = entry.tag[1:3] if entry.tag else ("", "")
+        if kind == "start":
+            begun.append((name, number))
+            names[name] += 1
+        elif kind == "end" and names[name]:
+            own, start = "", 0
+            while own != name:
+                own, start = begun.pop()
+                names[own] -= 1
+            pairs[start] = number
+    return pairs
+
+
+def divide_word(
+    text: str, start: int, stop: int, breaks: Collection[int]
+) -> Iterator[Unit]:
+    """Yield the units of a word.
+
+    Args:
+        text: with the word.
+        start: of the word.
+        stop: of the word.
+        breaks: where tags are.
+    """
+    # Of a word are letters, numbers and objects.
+    inner = [
+        n for n in range(start, stop) if unicodedata.category(text[n])[0] in "LMNC"
+    ]
+    first, last = (inner[0], inner[-1] + 1) if inner else (start, stop)
+    begin = start
+    for end in range(start + 1, stop + 1):
+        if end in (first, last, stop) or end in breaks:
+            part = "before" if end <= first else "after" if begin >= last else "word"
+            yield Unit(begin, end, part)
+            begin = end
+
+
+def place(
+    elements: Sequence[Element], owners: Sequence[int], links: Sequence[int | None]
+) -> list[Tags]:
+    """Return the tags before each unit of a translation and after the last.
+
+    An element contains those units of its parent that are linked to its own, from the
+    first to the last of them but for outliers. Siblings do not overlap. An element
+    without linked units is empty, after the unit that is linked to the one before it.
+
+    Args:
+        elements: of a block.
+        owners: the innermost element of each source unit.
+        links: for each unit of the translation the source unit; None: none.
+    """
+    children: list[list[int]] = [[] for _ in (*elements, None)]  # the last: the block's
+    for number, element in enumerate(elements):
+        children[element.parent].append(number)
+    # How many units before each have a link; those that are linked to each element.
+    linked = [0, *accumulate(link is not None for link in links)]
+    members: list[list[int]] = [[] for _ in elements]
+    for unit, link in enumerate(links):
+        number = -1 if link is None else owners[link]
+        while number >= 0:
+            members[number].append(unit)
+            number = elements[number].parent
+    tags: list[Tags] = [[] for _ in linked]
+    pending = [(True, -1, 0, len(links))]
+    while pending:
+        opens, number, start, stop = pending.pop()
+        if number >= 0:
+            tags[start if opens else stop].append((opens, number))
+            if not opens or elements[number].end is None:
+                continue
+            pending.append((False, number, start, stop))
+        runs, spans = [], dict[int, tuple[int, int]]()
+        for child in children[number]:
+            if own := [unit for unit in members[child] if start <= unit < stop]:
+                runs.append((*densest(own, linked), child))
+        latest = start
+        # Runs never cross: one that begins within another is all in it, and left out.
+        for begin, end, child in sorted(runs):
+            if begin >= latest:
+                spans[child], latest = (begin, end), end
+        occupied = sorted((*span, child) for child, span in spans.items())
+        last = {links[unit]: unit for unit in range(start, stop)}
+        sources = sorted(link for link in last if link is not None)
+        for child in children[number]:
+            if child in spans:
+                continue
+            before = bisect_left(sources, elements[child].first)
+            at = last[sources[before - 1]] + 1 if before else start
+            at = stop if elements[child].first == len(owners) else at
+            index = bisect_left(occupied, (at,)) - 1
+            if index >= 0 and at < occupied[index][1]:
+                begin, end, sibling = occupied[index]
+                at = end if sibling < child else begin
+            spans[child] = at, at
+        for child in sorted(children[number], key=lambda own: (*spans[own], own))[::-1]:
+            pending.append((True, child, *spans[child]))
+    return tags
+
+
+def densest(units: Sequence[int], linked: Sequence[int]) -> tuple[int, int]:
+    """Return the range of an element's units that contains the most of them, less those
+    linked to other text.
+
+    Args:
+        units: that are linked to the element, ascending.
+        linked: how many units before each have a link.
+    """
+    best, best_score, score, begin = (units[0], units[0] + 1), 1, 1, units[0]
+    for before, unit in pairwise(units):
+        others = linked[unit] - linked[before] - 1
+        score, begin = (1, unit) if score <= others else (score + 1 - others, begin)
+        if score > best_score:
+            best, best_score = (begin, unit + 1), score
+    return best
+
+
+def link_words(
+    alignment: Alignment | None, sources: Sequence[str], targets: Sequence[str]
+) -> list[int | None]:
+    """Return the number of the source word that each word of a translation belongs to;
+    None for a word that has none.
+
+    A word that each side has once belongs to itself. Another one belongs to the source
+    word with the most attention, divided by the square root of what all words give it:
+    else a word that many attend to takes those of its neighbours. A word that attends
+    more to the end of the source than to any word, such as "Sie" in German imperatives,
+    belongs only to a source word that no other word belongs to. Without an alignment
+    words are linked in order.
+
+    Args:
+        alignment: of the pieces; its numbers of words may be wrong.
+        sources: words of the sentence, at least one.
+        targets: words of the translation.
+    """
+    count = len(targets)
+    links: list[int | None] = [
+        number * len(sources) // count for number in range(count)
+    ]
+    sure = [True] * count
+    if alignment is not None and alignment.weights.size:
+        attention = attend_words(alignment, len(sources), count)
+        sure = list(attention.max(axis=1) >= 1 - attention.sum(axis=1))
+        shares = attention / np.maximum(attention.sum(axis=1, keepdims=True), _TINY)
+        shares /= np.sqrt(np.maximum(shares.sum(axis=0), _TINY))
+        links = [
+            int(best) if own[best] > 0 else None
+            for own, best in zip(shares, shares.argmax(axis=1), strict=True)
+        ]
+    once = Counter(sources), Counter(targets)
+    places = {word: number for number, word in enumerate(sources)}
+    for number, word in enumerate(targets):
+        if once[0][word] == once[1][word] == 1:
+            links[number], sure[number] = places[word], True
+    taken = {link for link, own in zip(links, sure, strict=True) if own}
+    return [
+        link if own or link not in taken else None
+        for link, own in zip(links, sure, strict=True)
+    ]
+
+
+def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray:
+    """Return the attention of each word of a translation to each source word, float32
+    [targets, sources]: the mean over its pieces of the sum over those of the source.
+    """
+    rows = _mark_words(alignment.target_words, targets)
+    columns = _mark_words(alignment.source_words, sources)
+    sums = rows.T @ alignment.weights @ columns
+    return sums / np.maximum(rows.sum(axis=0), 1)[:, None]
+
+
+def _mark_words(words: Sequence[int | None], count: int) -> np.ndarray:
+    """Return 1 for the word of each piece, float32 [pieces, words]."""
+    marks = np.zeros((len(words), count), np.float32)
+    for piece, word in enumerate(words):
+        if word is not None:
+            marks[piece, min(word, count - 1)] = 1
+    return marks

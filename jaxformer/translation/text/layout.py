@@ -10,6 +10,14 @@ from jaxformer.translation.paragraphs import is_unspaced, spacing, split_sentenc
 
 # Characters that end a line, CRLF among them.
 _LINE = re.compile(r"[^\n\r\x0b\x0c\x85\u2028\u2029]+")
+_ANY = re.compile(r".+", re.DOTALL)
+# ICU: "{count, plural, one {# file} other {# files}}".
+_BRACE = re.compile(r"[{}]")
+_BRANCH = r"\s*(?:=\d+|\w+)\s*\{"
+_MESSAGE = re.compile(
+    rf"\{{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,(?:\s*offset:\d+)?{_BRANCH}"
+)
+_NEXT_BRANCH = re.compile(rf"\}}(?:{_BRANCH}|\s*\}})")
 
 
 class SentenceSpan(NamedTuple):
@@ -26,11 +34,18 @@ class Layout:
     Attributes:
         text: as it was given.
         pieces: its sentences, in order.
+        is_message: whether it is a message of ICU, in which ``#`` is a number.
     """
 
-    def __init__(self, text: str, lines: Sequence[Sequence[SentenceSpan]]) -> None:
+    def __init__(
+        self,
+        text: str,
+        lines: Sequence[Sequence[SentenceSpan]],
+        *,
+        is_message: bool = False,
+    ) -> None:
         """Keep a text and the sentences of each of its lines."""
-        self.text = text
+        self.text, self.is_message = text, is_message
         self._lines = lines
         self.pieces = [piece for line in lines for piece in line]
 
@@ -67,8 +82,8 @@ class Layout:
 
 
 def count_lines(text: str) -> int:
-    """Return the number of lines with a letter or digit, each of a sentence or more."""
-    return sum(any(map(str.isalnum, line)) for line in _LINE.findall(text))
+    """Return the number of lines with a letter, each of a sentence or more."""
+    return sum(any(map(str.isalpha, line)) for line in _LINE.findall(text))
 
 
 def divide(
@@ -76,8 +91,8 @@ def divide(
 ) -> Layout:
     r"""Cut a text into sentences.
 
-    A line or sentence without a letter or digit, such as ``* * *`` or an emoji, is
-    layout.
+    A line or sentence without a letter, such as ``* * *``, ``12:30`` or an emoji, is
+    layout, and so is the syntax of ICU's messages around their branches.
 
     Args:
         text: of any number of lines.
@@ -93,11 +108,33 @@ def divide(
         >>> layout.join(["Es regnet.", "Warum?", "- Ja"])
         '  Es regnet. Warum?\r\n\r\n- Ja'
     """
-    spans = [(0, len(text))]
-    if split_newlines:
-        spans = [line.span() for line in _LINE.finditer(text)]
-    lines = [list(_pieces(text, *span, language, sentences)) for span in spans]
-    return Layout(text, lines)
+    lines = _LINE if split_newlines else _ANY
+    branches = _branches(text)
+    spans = [line.span() for span in branches for line in lines.finditer(text, *span)]
+    pieces = [[*_pieces(text, *span, language, sentences)] for span in spans]
+    return Layout(text, pieces, is_message=len(branches) > 1)
+
+
+def _branches(text: str) -> list[tuple[int, int]]:
+    """Return where text is that is no syntax of ICU's messages; all of it if a message
+    is damaged.
+    """
+    spans, start, place = list[tuple[int, int]](), 0, 0
+    open_: list[bool] = []  # whether each brace is that of a branch
+    while brace := _BRACE.search(text, place):
+        syntax, place = None, brace.end()
+        if brace[0] == "{":
+            syntax = _MESSAGE.match(text, brace.start())
+            open_.append(syntax is not None)
+        elif open_ and open_.pop():
+            syntax = _NEXT_BRANCH.match(text, brace.start())
+            if syntax is None:
+                break
+            open_ += [True] * syntax[0].endswith("{")
+        if syntax:
+            spans.append((start, brace.start()))
+            start = place = syntax.end()
+    return [(0, len(text))] if brace or True in open_ else [*spans, (start, len(text))]
 
 
 def _pieces(
@@ -109,7 +146,7 @@ def _pieces(
     parts = split_sentences(line, language) if sentences else [("", line.strip())]
     for space, part in parts:
         place += len(space)
-        if any(character.isalnum() for character in part):
+        if any(map(str.isalpha, part)):
             yield SentenceSpan(part, place, place + len(part))
         place += len(part)
 

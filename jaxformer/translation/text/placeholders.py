@@ -54,15 +54,18 @@ _PLACEHOLDER = re.compile(
     rf"|(?<!{_LOCAL}){_LOCAL}++@"
     rf"(?:[^{_LABEL}]++(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z0-9]+"
     rf"|(?:[^{_LABEL}]++\.)+[^{_LABEL}{_TEXT}]++)"
-    r"|\{\{[^{}]*\}\}"
+    r"|\{\{[^{}]*\}\}|\{%[^{}]*\}"
     r"|[$#%@]?\{\s*+(?:[^\s{},]*+\s*+|\w++\s*+,[^{}]*+)\}"
     r"|%\(\w+\)[-+0#]*+\d*+(?:\.\d+)?[a-zA-Z]"
     r"|%(?:\d+\$)?[-+0#]*+\d*+(?:\.\d++)?"
-    r"(?:hh?|ll?|[jzt])?[diouxXeEfFgGcrs@](?![a-zA-Z])"
+    r"(?:hh?|ll?|[jzt])?[diouxXeEfFgGcrsn@](?![a-zA-Z])"
+    r"|%L?\d{1,2}(?!\d)"
     r"|\[X\d+X\]"  # what Weblate puts in place of those that it knows
-    r"|</?[a-zA-Z][^<>]*>"
+    # A tag; after a letter only with nothing or attributes in it: "a<b and c>d".
+    r"|(?<!\w)</?[a-zA-Z][^<>]*>|</?[a-zA-Z][^\s<>]*(?:\s[^<>=]*+=[^<>]*+|\s*/?)>"
     r"|&(?:#\d+|#x[\da-fA-F]+|\w+);"
-    rf"|(?P<symbols>[{_SYMBOLS}][{_SYMBOLS}{_JOINERS}]*+|[0-9#*]\ufe0f?\u20e3)"
+    rf"|(?P<symbols>[{_SYMBOLS}][{_SYMBOLS}{_JOINERS}]*+|[0-9#*]\ufe0f?\u20e3"
+    r"|(?<![a-zA-Z\d#&])#(?![a-zA-Z\d#]))"
 )
 # An element's tag, which pairs with another.
 _TAG = re.compile(r"<.*[^/]>", re.DOTALL)
@@ -204,13 +207,16 @@ def _divide(pieces: Sequence[str]) -> Iterator[_Part]:
                 space += own
 
 
-def hide(text: str, writes: Callable[[str], bool] = bool) -> Hidden | None:
+def hide(
+    text: str, writes: Callable[[str], bool] = bool, kept: str = ""
+) -> Hidden | None:
     """Hide the placeholders of a sentence; None if it has none.
 
     Args:
         text: a sentence.
         writes: returns whether the model can write symbols, which are then no
             placeholders; by default all.
+        kept: symbols that are placeholders anyway.
 
     Example:
         >>> hidden = hide("Delete {name}?")
@@ -218,7 +224,11 @@ def hide(text: str, writes: Callable[[str], bool] = bool) -> Hidden | None:
         ('Delete F1?', ['F1'], ['Delete'])
     """
     found = _PLACEHOLDER.finditer(text)
-    spans = [x.span() for x in found if not (x["symbols"] and writes(x[0]))]
+    spans = [
+        x.span()
+        for x in found
+        if not (own := x["symbols"]) or own in kept or not writes(own)
+    ]
     if not spans:
         return None
     bounds = pairwise([0, *chain(*spans), len(text)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.translation.results import Alignment
-from jaxformer.translation.text.placing import link_words
+from jaxformer.translation.text.html_text import link_words
 
 
 def attention(*rows):

@@ -1,5 +1,5 @@
-"""A text of a request: cut into sentences that are ready for a batch, and put together
-from their translations.
+"""A text cut into sentences that are ready for a search, and put together from their
+translations.
 """
 
 from __future__ import annotations
@@ -7,24 +7,27 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
-from jaxformer.serving.engine import EncodedSentence, TranslationEngine
-from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import MOST_REQUIRED, PLAIN, RICH, TERMS
-from jaxformer.translation.results import Hypothesis, blank, distinct
-from jaxformer.translation.text.blocks import TranslatedPart
-from jaxformer.translation.text.html_text import Markup, parse
+from jaxformer.errors import InputError, LineError
+from jaxformer.translation.paragraphs import join_row
+from jaxformer.translation.results import (
+    Hypothesis,
+    blank,
+    concatenate_hypotheses,
+    distinct,
+)
+from jaxformer.translation.text.glossary import Glossary
+from jaxformer.translation.text.html_text import Html, TranslatedPart
 from jaxformer.translation.text.layout import Layout, SentenceSpan, count_lines, divide
 from jaxformer.translation.text.placeholders import Hidden, hide
 
-if TYPE_CHECKING:
-    from jaxformer.translation.text.glossary import Glossary
-
-_MOST_ALIGNED = 1024
+MOST_ALIGNED = 1024
 """Most tokens of a sentence whose words are linked: the links take time and memory that
 grow with their square.
 """
+MOST_REQUIRED = 8
+"""Most phrases that a glossary requires of a sentence with its placeholders."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,9 @@ class Query:
         alignment: whether each sentence needs the links of its words.
         split_newlines: whether a line break ends a sentence.
         sentences: whether to cut the text into sentences; else it is one.
+        placeholders: whether those of plain text are kept; those of HTML always are.
+        tags: of HTML, what elements are that the rules of
+            :class:`~jaxformer.translation.text.html_text.Html` know otherwise.
     """
 
     text: str
@@ -54,13 +60,22 @@ class Query:
     alignment: bool = False
     split_newlines: bool = True
     sentences: bool = True
+    placeholders: bool = True
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def lines(self) -> int:
-        """Number of lines with a letter or digit, each of a sentence or more."""
+        """Number of lines with a letter, each of a sentence or more."""
         if self.format == "html" or not self.split_newlines:
             return 1
         return count_lines(self.text)
+
+    @property
+    def plain(self) -> str:
+        """The text without tags, as its language is detected from it."""
+        if self.format == "text":
+            return self.text
+        return "\n".join(block.text for block in Html(self.text, self.tags).blocks)
 
 
 class SentenceResult(NamedTuple):
@@ -88,6 +103,7 @@ class Translated:
         alternatives: other translations of the whole text, the best first.
         unmet: phrases, required or of the glossary, that ``text`` does not contain.
         source: code of the language of the text.
+        hypotheses: of the whole text, the best first.
     """
 
     text: str
@@ -95,6 +111,7 @@ class Translated:
     alternatives: list[str]
     unmet: list[str]
     source: str
+    hypotheses: Sequence[Hypothesis] = ()
 
 
 @dataclasses.dataclass
@@ -115,19 +132,55 @@ class Cut:
     place: int
     objects: Mapping[str, str]
     hidden: Hidden | None
-    asks: list[list[EncodedSentence]] = dataclasses.field(default_factory=list)
+    asks: list[Sequence[Any]] = dataclasses.field(default_factory=list)
     whole: bool = True
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that are searched."""
+        return sum(each.width for ask in self.asks for each in ask)
 
-class _Block(NamedTuple):
-    """Text between tags that end a sentence; plain text is one block."""
 
-    layout: Layout
-    cuts: list[Cut]
+class SentenceEngine(Protocol):
+    """What a text asks of the model that translates it."""
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of source and target."""
+        ...
+
+    def writes(self, text: str) -> bool:
+        """Return whether both vocabularies can write a text as it is."""
+        ...
+
+    def encode(
+        self,
+        text: str,
+        *,
+        prefix: str,
+        required: Sequence[str],
+        n_best: int,
+        aligned: int | None,
+        place: int,
+    ) -> Sequence[Any]:
+        """Return what is to be searched for a sentence, in parts if it is long; each
+        has its ``width`` in tokens.
+
+        Raises:
+            LineError: of the kind ``required``, a phrase cannot be required.
+        """
+        ...
+
+    def join(
+        self, encoded: Sequence[Any], parts: Sequence[list[Hypothesis]]
+    ) -> list[Hypothesis]:
+        """Return the translations of a sentence from those of its parts."""
+        ...
 
 
 class Text:
-    """A text on its way through a server.
+    """A text on its way to its translation: :meth:`encode`, a search of what each cut
+    asks, :meth:`settle`, and :meth:`finish`.
 
     Attributes:
         query: what is asked for.
@@ -136,88 +189,71 @@ class Text:
     """
 
     def __init__(
-        self, query: Query, engine: TranslationEngine, glossary: Glossary | None
+        self, query: Query, engine: SentenceEngine, glossary: Glossary | None = None
     ) -> None:
         """Cut the text of a query into sentences.
 
         Raises:
-            ServingError: required phrases are asked for of several sentences.
+            InputError: required phrases are asked for of several sentences.
         """
         self.query, self.engine, self._glossary = query, engine, glossary
-        self._markup: Markup | None = None
-        texts: list[tuple[str, Mapping[str, str]]] = [(query.text, {})]
-        if query.format == "html":
-            self._markup = parse(query.text)
-            texts = [(block.text, block.objects) for block in self._markup.blocks]
-        layouts = [self._divide(text) for text, _ in texts]
-        if query.required and sum(len(layout.pieces) for layout in layouts) > 1:
-            raise ServingError(
-                400,
-                "out_of_range",
-                "required phrases need a text of one sentence: send each sentence as a"
-                " text of its own, or leave them out",
-                field="required",
-            )
-        self._blocks: list[_Block] = []
+        self._html = Html(query.text, query.tags) if query.format == "html" else None
         self.cuts: list[Cut] = []
-        for layout, (_, objects) in zip(layouts, texts, strict=True):
-            cuts = [
-                Cut(piece, place, objects, hide(piece.text, engine.writes))
-                for place, piece in enumerate(layout.pieces, len(self.cuts))
-            ]
-            self._blocks.append(_Block(layout, cuts))
-            self.cuts += cuts
+        self._blocks: list[tuple[Layout, slice]] = []
+        for block in self._html.blocks if self._html else [query]:
+            layout = divide(
+                block.text,
+                engine.languages[0],
+                split_newlines=query.split_newlines and self._html is None,
+                sentences=query.sentences,
+            )
+            objects = {} if isinstance(block, Query) else block.objects
+            start, kept = len(self.cuts), "#" * layout.is_message
+            for piece in layout.pieces:
+                hidden = None
+                if query.placeholders or self._html:
+                    hidden = hide(piece.text, engine.writes, kept)
+                self.cuts.append(Cut(piece, len(self.cuts), objects, hidden))
+            self._blocks.append((layout, slice(start, len(self.cuts))))
+        if query.required and len(self.cuts) > 1:
+            raise InputError(
+                "required phrases need a text of one sentence: send each sentence as a"
+                " text of its own, or leave them out"
+            )
 
     def encode(self) -> None:
-        """Encode the sentences.
+        """Encode the sentences, with marks in place of their placeholders.
 
         Raises:
-            ServingError: a sentence, the prefix or a phrase cannot be encoded.
+            InputError: a sentence, the prefix or a phrase cannot be encoded.
         """
         for cut in self.cuts:
-            self._ask(cut)
+            text, marks = cut.piece.text, []
+            prefix = "" if cut.place else self.query.prefix
+            if cut.hidden is not None:
+                text, marks = cut.hidden.text, cut.hidden.marks
+                prefix = cut.hidden.hide(prefix)
+            try:
+                required = [*self.query.required, *marks]
+                cut.asks = [self._encode(text, cut.place, prefix, required)]
+            except LineError as error:
+                if not marks or error.kind != "required":
+                    raise
+                text = ""
+            # Without a text there are too many placeholders; and only the first part
+            # of a long sentence would be required to have its marks.
+            if not text or (marks and len(cut.asks[0]) > 1):
+                self.ask_between(cut)
 
     @property
     def tokens(self) -> int:
         """Number of tokens that are searched."""
-        asks = (ask for cut in self.cuts for ask in cut.asks)
-        return sum(each.width for ask in asks for each in ask)
+        return sum(cut.tokens for cut in self.cuts)
 
     @property
     def searches(self) -> int:
         """Number of sentences, where each part of a divided one counts."""
-        parts = (sum(map(len, cut.asks)) for cut in self.cuts)
-        return sum(max(1, count) for count in parts)
-
-    def _divide(self, text: str) -> Layout:
-        language = self.engine.languages[0]
-        return divide(
-            text,
-            language,
-            split_newlines=self.query.split_newlines and self._markup is None,
-            sentences=self.query.sentences,
-        )
-
-    def _ask(self, cut: Cut) -> None:
-        """Encode a sentence, with marks in place of its placeholders."""
-        text, marks = cut.piece.text, []
-        prefix = "" if cut.place else self.query.prefix
-        if cut.hidden is not None:
-            text, marks = cut.hidden.text, cut.hidden.marks
-            prefix = cut.hidden.hide(prefix)
-        if not text:  # too many placeholders
-            self.ask_between(cut)
-            return
-        try:
-            required = [*self.query.required, *marks]
-            cut.asks = [self._encode(text, cut.place, prefix, required)]
-        except ServingError as error:
-            if not marks or error.code != "cannot_write":
-                raise
-            self.ask_between(cut)
-        if marks and len(cut.asks[0]) > 1:
-            # Only the first part would be required to have its marks.
-            self.ask_between(cut)
+        return sum(max(1, sum(map(len, cut.asks))) for cut in self.cuts)
 
     def ask_between(self, cut: Cut) -> None:
         """Encode the texts between the placeholders of a sentence instead of it."""
@@ -229,46 +265,32 @@ class Text:
 
     def _encode(
         self, text: str, place: int, prefix: str, required: Sequence[str]
-    ) -> list[EncodedSentence]:
+    ) -> Sequence[Any]:
         """Encode a text. Terms that cannot be required of it are left out; the answer
         says if they are missing.
         """
-        if self._glossary is not None:
-            terms = self._glossary.terms_in(text)[: MOST_REQUIRED - len(required)]
-            try:
-                return self._encode_with([*required, *terms], text, place, prefix)
-            except ServingError as error:
-                if not terms or error.code != "cannot_write":
-                    raise
-        return self._encode_with(required, text, place, prefix)
+        terms = self._glossary.terms_in(text) if self._glossary else []
+        terms = terms[: max(0, MOST_REQUIRED - len(required))]
+        linked = self.query.alignment or self._html is not None
 
-    def _encode_with(
-        self, required: Sequence[str], text: str, place: int, prefix: str
-    ) -> list[EncodedSentence]:
-        query = self.query
-        linked = query.alignment or self._markup is not None
-        rich = query.n_best > 1 or linked or prefix
-        encoded = self.engine.encode(
-            text,
-            kind=TERMS if required else RICH if rich else PLAIN,
-            prefix=prefix,
-            required=required,
-            # Any of them may have all marks, or a text that no better one has.
-            aligned=0 if not linked else None if required or query.n_best > 1 else 1,
-            place=place,
-        )
-        tokens = sum(each.width for each in encoded)
-        if query.alignment and tokens > _MOST_ALIGNED:
-            raise ServingError(
-                422,
-                "too_many_tokens",
-                f"words are linked in sentences of at most {_MOST_ALIGNED:,} tokens,"
-                f" not {tokens:,}: shorten the sentence, or leave out alignment",
-                field="alignment",
-                limit=_MOST_ALIGNED,
-                given=tokens,
+        def encode(phrases: Sequence[str]) -> Sequence[Any]:
+            # Any translation may have all marks, or a text that no better one has.
+            each = bool(phrases) or self.query.n_best > 1
+            return self.engine.encode(
+                text,
+                prefix=prefix,
+                required=phrases,
+                n_best=self.query.n_best,
+                aligned=0 if not linked else None if each else 1,
+                place=place,
             )
-        return encoded
+
+        try:
+            return encode([*required, *terms])
+        except LineError as error:
+            if not terms or error.kind != "required":
+                raise
+            return encode(required)
 
     def settle(
         self, cut: Cut, found: Sequence[Sequence[list[Hypothesis]]]
@@ -306,11 +328,11 @@ class Text:
         return SentenceResult(source, span, shown), hypotheses
 
     def _join(
-        self, ask: list[EncodedSentence], found: Sequence[list[Hypothesis]]
+        self, ask: Sequence[Any], found: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:
         if not ask:  # it has no token
             return [blank(aligned=True)] * self.query.n_best
-        if sum(each.width for each in ask) > _MOST_ALIGNED:
+        if sum(each.width for each in ask) > MOST_ALIGNED:
             found = [
                 [dataclasses.replace(each, alignment=None) for each in own]
                 for own in found
@@ -322,35 +344,38 @@ class Text:
     ) -> Translated:
         """Put the text together from the results of its sentences, in order."""
         rows = best_rows([found for _, found in results], self.query.n_best)
-        texts = list(dict.fromkeys(map(self._render, rows)))
-        unmet = [phrase for phrase in self.query.required if phrase not in texts[0]]
+        spaces = [" " * (cut.place > 0) for cut in self.cuts]
+
+        def join(row: Sequence[Hypothesis]) -> Hypothesis:
+            text = self._render(row)
+            if not self.query.alignment:
+                return concatenate_hypotheses(row, text, None)
+            whole = join_row(row or [blank(aligned=True)], spaces or [""])
+            return dataclasses.replace(whole, text=text)
+
+        whole = distinct([join(row) for row in rows])
+        text = whole[0].text
+        unmet = [phrase for phrase in self.query.required if phrase not in text]
         if self._glossary is not None:
             for cut, each in zip(self.cuts, rows[0], strict=True):
                 unmet += self._glossary.unmet(cut.piece.text, each.text)
         return Translated(
-            texts[0],
+            text,
             [result for result, _ in results],
-            [text for text in texts[1:] if text],
+            [each.text for each in whole[1:] if each.text],
             list(dict.fromkeys(unmet)),
             self.engine.languages[0],
+            whole,
         )
 
     def _render(self, row: Sequence[Hypothesis]) -> str:
-        chosen = iter(row)
-        rows = [[next(chosen) for _ in block.cuts] for block in self._blocks]
-        if self._markup is None:
-            return self._blocks[0].layout.join([each.text for each in rows[0]])
-        return self._markup.render(
-            [
-                [
-                    TranslatedPart(
-                        cut.piece.start, cut.piece.stop, own.text, own.alignment
-                    )
-                    for cut, own in zip(block.cuts, chosen, strict=True)
-                ]
-                for block, chosen in zip(self._blocks, rows, strict=True)
-            ]
-        )
+        if self._html is None:
+            return self._blocks[0][0].join([each.text for each in row])
+        parts = [
+            TranslatedPart(cut.piece.start, cut.piece.stop, own.text, own.alignment)
+            for cut, own in zip(self.cuts, row, strict=True)
+        ]
+        return self._html.render([parts[own] for _, own in self._blocks])
 
 
 def best_rows(
