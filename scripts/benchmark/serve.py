@@ -137,7 +137,7 @@ def read_texts(options: argparse.Namespace) -> list[str]:
     """Read different texts of the test set that are one sentence each."""
     from jaxformer.data import sources
     from jaxformer.runs import config as configuration
-    from jaxformer.translation.text.layout import divide
+    from jaxformer.translation.text.layout import Layout
 
     data = configuration.load(options.workdir / "config.json").data
     options.languages = [data.source_language, data.target_language]
@@ -146,7 +146,7 @@ def read_texts(options: argparse.Namespace) -> list[str]:
     whole = [
         text
         for text in texts
-        if [piece.text for piece in divide(text, data.source_language).pieces] == [text]
+        if [piece.text for piece in Layout(text, data.source_language).pieces] == [text]
     ]
     return whole[: options.texts]
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError
-from jaxformer.files import describe
 from jaxformer.translation.paragraphs import UNSPACED
 
 _PAIR = re.compile(r"([A-Za-z]\w+-[A-Za-z][\w-]+):(.+)", re.DOTALL)
-_LINE = re.compile(r"([^\t]*\S)[^\S\t]*\t[^\S\t]*([^\t]*\S)")
 # A character of a script without spaces between words; a word, whose vowel signs are no
 # \w in Indic scripts; or a mark.
 _TOKEN = re.compile(
@@ -37,37 +36,24 @@ class Glossary:
 
     def __init__(self, terms: Mapping[str, str]) -> None:
         """Take the translation of each term."""
-        self._translations: dict[tuple[str, ...], str] = {}
-        for term, translation in terms.items():
-            self._translations[tuple(_TOKEN.findall(term))] = translation
+        self._translations = {_split(term): own for term, own in terms.items()}
+        for term, own in terms.items():
             if term[:1].islower():
-                capital = tuple(_TOKEN.findall(term[0].upper() + term[1:]))
-                self._translations.setdefault(capital, translation)
-        # The lengths of the terms that begin with each token, the longest first.
-        lengths: dict[str, set[int]] = {}
-        for tokens in self._translations:
-            lengths.setdefault(tokens[0], set()).add(len(tokens))
-        self._lengths = {
-            token: sorted(own, reverse=True) for token, own in lengths.items()
-        }
-
-    @classmethod
-    def load(cls, path: str | Path) -> Glossary:
-        """Read a file; see :func:`read_terms`."""
-        return cls(read_terms(path))
+                capital = _split(term[0].upper() + term[1:])
+                self._translations.setdefault(capital, own)
+        self._longest = max(map(len, self._translations), default=0)
 
     def terms_in(self, text: str) -> list[str]:
         """Return the translations of the terms in a text, each once, in its order."""
-        tokens, found, place = _TOKEN.findall(text), {}, 0
+        tokens, found, place = _split(text), dict[str, None](), 0
         while place < len(tokens):
-            for length in self._lengths.get(tokens[place], ()):
-                own = self._translations.get(tuple(tokens[place : place + length]))
+            for stop in range(place + self._longest, place, -1):
+                own = self._translations.get(tokens[place:stop])
                 if own is not None:
                     found[own] = None
-                    place += length
+                    place = min(stop, len(tokens)) - 1
                     break
-            else:
-                place += 1
+            place += 1
         return list(found)
 
     def unmet(self, text: str, translation: str) -> list[str]:
@@ -87,29 +73,20 @@ def read_terms(path: str | Path) -> dict[str, str]:
         InputError: the file cannot be read, has no term, one twice, or a line of
             another form.
     """
-    try:
-        lines = Path(path).read_text("utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(
-            f"cannot read the terms in {path}: {describe(error)}; name another file"
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError(f"the terms in {path} must be UTF-8: encode it so") from None
     found: dict[str, str] = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if not line or line.startswith("#"):
-            continue
-        place, match = f"{path}, line {number}", _LINE.fullmatch(line)
-        if match is None:
-            raise InputError(
-                f"{place} must be a term, a tab, and its translation, not {line!r}"
-            )
-        term, translation = match.groups()
-        if term in found:
-            raise InputError(
-                f"{place} has the term {term!r} of an earlier line: leave one out"
-            )
-        found[term] = translation
+    for number, line in enumerate(open_lines([path], empty=True), 1):
+        if line.strip() and not line.startswith("#"):
+            term, translation = map(str.strip, f"{line}\t".split("\t", 1))
+            if not term or not translation or "\t" in translation:
+                raise InputError(
+                    f"{path}, line {number} must be a term, a tab, and its translation,"
+                    f" not {line!r}"
+                )
+            if found.setdefault(term, translation) != translation:
+                raise InputError(
+                    f"{path}, line {number} has the term {term!r} of an earlier line:"
+                    " leave one out"
+                )
     if not found:
         raise InputError(f"{path} has no terms: add one")
     return found
@@ -136,10 +113,14 @@ def load_glossaries(names: Sequence[str]) -> dict[str, Glossary]:
                 f"--glossary must be of one file for each pair, and {name} is another"
                 f" for {pair or 'it'}: put the terms into one file"
             )
-        found[pair] = Glossary.load(path)
+        found[pair] = Glossary(read_terms(path))
     return found
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(text))
 
 
 def _join(text: str) -> str:
     """Return the words of a text between line feeds, which occur in none."""
-    return "\n".join(("", *_TOKEN.findall(text), ""))
+    return "\n".join(("", *_split(text), ""))

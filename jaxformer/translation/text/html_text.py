@@ -45,6 +45,7 @@ _COPIED = _names("acronym code dir kbd math samp svg var")
 _RAW = _names("script style xmp iframe noembed noframes plaintext")
 # Line breaks in these end a sentence.
 _LINES = _names("pre textarea")
+_DEPTH = {"start": 1, "end": -1}
 
 # Characters that represent objects in a text.
 _OBJECTS = [chr(code) for code in range(0xE000, 0xF900)]
@@ -81,8 +82,8 @@ class Token(NamedTuple):
 
     raw: str
     kind: str
-    """``text``, ``start``, ``end``, ``void`` (an element without content), ``kept`` (an
-    element that is not translated), or ``other`` (a comment, a declaration, a script).
+    """``text``, ``start``, ``end``, ``kept`` (an element that is not translated), or
+    ``void`` (a tag without content, a comment, a declaration, a script).
     """
     name: str = ""
     block: bool = False
@@ -154,7 +155,7 @@ class Html:
                     self._end_block(part) if number % 2 else self._add_text(part)
             elif token.block:
                 if token.name in _LINES:
-                    lines += {"start": 1, "end": -1}.get(token.kind, 0)
+                    lines += _DEPTH.get(token.kind, 0)
                 self._end_block(token.raw)
             elif token.kind == "kept":
                 self._add_object(token.raw)
@@ -220,7 +221,7 @@ class Html:
     def _add_object(self, raw: str) -> None:
         """Add source that is copied, a character of the text."""
         if len(self._objects) == len(_OBJECTS):
-            self._entries.append(SourcePiece(raw, tag=Token(raw, "other")))
+            self._entries.append(SourcePiece(raw, tag=Token(raw, "void")))
             return
         character = _OBJECTS[len(self._objects)]
         self._objects[character] = raw
@@ -237,26 +238,19 @@ def tokenize(source: str, tags: Mapping[str, str]) -> Iterator[Token]:
             break  # no later tag is certain to end, and none is looked for
         if found.start() > place:
             yield Token(source[place : found.start()], "text")
-        place, kind = found.end(), "start"
-        attributes = found["attributes"] or ""
-        rule = tags.get(name, tags.get("*", "")) if name else ""
+        place, attributes = found.end(), found["attributes"] or ""
+        rule = tags.get(name, tags.get("*")) if name else None
         block = rule == "block" or (rule != "inline" and name in _BLOCKS)
-        keep = rule == "keep"
-        if not name:
-            kind = "other"
-        elif found["end"]:
-            kind, keep = "end", False
-        elif name in _VOID or _EMPTY.search(attributes):
-            # An empty x is what XLIFF and programs put in place of something.
-            kind, keep = "void", keep or name == "x"
-        elif name in _RAW:
-            kind = "other"
+        is_void = not name or name in _VOID or _EMPTY.search(attributes)
+        kind = "end" if found["end"] else "void" if is_void else "start"
+        # An empty x is what XLIFF and programs put in place of something.
+        keep = rule == "keep" or name in _COPIED or _KEEP.search(attributes)
+        keep = keep or (name == "x" and (is_void or source.startswith("</x>", place)))
+        if kind == "start" and name in _RAW:
             end = re.compile(rf"</{re.escape(name)}(?=[\s/>])[^>]*+>", re.IGNORECASE)
-            last = end.search(source, place)
+            last, kind = end.search(source, place), "void"
             place = last.end() if last else len(source)
-        else:
-            keep = keep or name in _COPIED or bool(_KEEP.search(attributes))
-            keep = keep or (name == "x" and source.startswith("</x>", place))
+        keep = bool(keep) and kind != "end"
         yield Token(source[found.start() : place], kind, name, block, keep)
     if place < len(source):
         yield Token(source[place:], "text")
@@ -272,7 +266,7 @@ def _join_kept(tokens: Iterator[Token]) -> Iterator[Token]:
         while depth and (own := next(tokens, None)):
             parts.append(own.raw)
             if own.name == token.name:
-                depth += {"start": 1, "end": -1}.get(own.kind, 0)
+                depth += _DEPTH.get(own.kind, 0)
         yield token._replace(raw="".join(parts), kind="kept")
 
 
@@ -285,7 +279,7 @@ class Element:
     """An element within a block, or a tag that has no other.
 
     Attributes:
-        parent: number of the element around it, -1: none. Parents come first.
+        parent: number of the element around it. Parents come first.
         first: number of the first unit of text in it.
         start: source of its start tag, or of all of it.
         end: source of its end tag; None: it has no content.
@@ -343,33 +337,45 @@ class Block:
             for unit in divide_word(self.text, *word.span(), breaks)
         ]
         self._starts = [unit.start for unit in self._units]
-        # The innermost element of each unit; source and tags before each unit and at
-        # the end.
+        # Of each unit its innermost element; the source, the tags and whether there is
+        # white space before each unit and at the end.
         self._owners: list[int] = []
-        self._elements: list[Element] = []
-        self._gaps = [(list[str](), Tags()) for _ in range(len(self._units) + 1)]
-        paired, ends, parents = _pair_tags(entries), dict[int, int](), [-1]
-        for index, (at, entry) in enumerate(pairs):
-            unit = bisect_left(self._starts, at)
+        self._elements = [Element(0, 0, "", "")]  # the block itself
+        self._gaps: list[tuple[list[str], Tags, list[bool]]] = [
+            ([], [], []) for _ in range(len(self._units) + 1)
+        ]
+        begun = [("", 0)]  # names and numbers of those that are open
+        for at, entry in pairs:
+            unit, tag = bisect_left(self._starts, at), entry.tag
             if entry.text.strip():
                 if self._starts[unit : unit + 1] == [at]:
-                    self._owners.append(parents[-1])
+                    self._owners.append(begun[-1][1])
                 continue
-            raw, tags = self._gaps[unit]
+            raw, tags, spaces = self._gaps[unit]
             raw.append(entry.raw)
-            if index in ends:
-                number = ends[index]
+            spaces += [True] * (entry.text == " ")
+            if tag and tag.kind == "end" and any(tag.name == own for own, _ in begun):
+                # Those in it that have no end tag have no content.
+                while begun[-1][0] != tag.name:
+                    begun.pop()
+                number = begun.pop()[1]
                 self._elements[number].end = entry.raw
-                tags.append((False, parents.pop()))
-            elif entry.tag:
-                number, stop = len(self._elements), paired.get(index)
-                stop = stop if len(parents) <= _DEEPEST else None
-                end = None if stop is None else ""
-                self._elements.append(Element(parents[-1], unit, entry.raw, end))
+                tags.append((False, number))
+            elif tag:
+                number = len(self._elements)
+                self._elements.append(Element(begun[-1][1], unit, entry.raw))
                 tags.append((True, number))
-                if stop is not None:
-                    ends[stop] = number
-                    parents.append(number)
+                if tag.kind == "start" and len(begun) <= _DEEPEST:
+                    begun.append((tag.name, number))
+
+        def closed(number: int) -> int:
+            """Return the innermost of an element and those around it with content."""
+            element = self._elements[number]
+            return element.parent if element.end is None else number
+
+        for element in self._elements:  # parents first
+            element.parent = closed(element.parent)
+        self._owners = [*map(closed, self._owners)]
 
     def render(self, parts: Sequence[TranslatedPart]) -> str:
         """Return the source of the block with its sentences translated.
@@ -377,20 +383,26 @@ class Block:
         Args:
             parts: the sentences in order; text between them is kept.
         """
-        links = list(self._translate(parts))
-        tags = place(self._elements, self._owners, [link.unit for link in links])
+        links = [*self._translate(parts), Link("", "", None)]  # the last: the end
+        tags = place(self._elements, self._owners, [link.unit for link in links[:-1]])
         missing, pieces = dict(self.objects), list[str]()
-        left: int | None = -1
-        for link, own in zip(links, tags, strict=False):
-            pieces.append(self._write_gap(own, link, left))
+        left: int | None = None
+        for own, link in zip(tags, links, strict=True):
+            gap, is_end = None, own is tags[-1]
+            if is_end or own is tags[0]:
+                gap = self._gaps[-is_end]
+            elif link.unit is not None and left == link.unit - 1:
+                gap = self._gaps[link.unit]
+            # Between translations of neighbours the source stays, if it has these tags.
+            same = (
+                gap and gap[1] == own and (is_end or bool(gap[2]) == bool(link.space))
+            )
+            pieces += gap[0] if gap and same else [self._write_tags(own, link.space)]
             pieces += (
                 missing.pop(each, "") if each in self.objects else each
                 for each in link.source
             )
             left = link.unit
-        raw, end = self._gaps[-1]
-        same = links and end == tags[-1]
-        pieces += raw if same else [self._write_tags(tags[-1], "")]
         # Objects that a translation has lost.
         return "".join((*pieces, *(" " + raw for raw in missing.values())))
 
@@ -454,23 +466,6 @@ class Block:
         own = own or (list(units) if part == "word" else [])
         return max(own, key=self._owners.__getitem__, default=None)
 
-    def _write_gap(self, tags: Tags, link: Link, left: int | None) -> str:
-        """Return the tags and the space before a unit of a translation: between
-        translations of neighbours the source, if that has the same tags.
-
-        Args:
-            tags: before the unit.
-            link: the unit.
-            left: the source unit of the one before it; -1: there is none.
-        """
-        index = 0 if left == -1 else link.unit
-        if index is not None and left in (-1, index - 1):
-            raw, own = self._gaps[index]
-            spaced = index and self._units[index - 1].stop < self._starts[index]
-            if own == tags and bool(spaced) == bool(link.space):
-                return "".join(raw)
-        return self._write_tags(tags, link.space)
-
     def _write_tags(self, tags: Tags, space: str) -> str:
         """Return tags with a space after the elements with text that end there."""
         begun = {number for opens, number in tags if opens}
@@ -481,23 +476,6 @@ class Block:
             if number not in begun:
                 index = len(raw)
         return "".join((*raw[:index], space, *raw[index:]))
-
-
-def _pair_tags(entries: Sequence[SourcePiece]) -> dict[int, int]:
-    """Return the number of the end tag of each start tag that has one."""
-    pairs, begun, names = dict[int, int](), list[tuple[str, int]](), Counter[str]()
-    for number, entry in enumerate(entries):
-        kind, name = entry.tag[1:3] if entry.tag else ("", "")
-        if kind == "start":
-            begun.append((name, number))
-            names[name] += 1
-        elif kind == "end" and names[name]:
-            own, start = "", 0
-            while own != name:
-                own, start = begun.pop()
-                names[own] -= 1
-            pairs[start] = number
-    return pairs
 
 
 def divide_word(
@@ -534,55 +512,51 @@ def place(
     without linked units is empty, after the unit that is linked to the one before it.
 
     Args:
-        elements: of a block.
+        elements: of a block, which is the first.
         owners: the innermost element of each source unit.
         links: for each unit of the translation the source unit; None: none.
     """
-    children: list[list[int]] = [[] for _ in (*elements, None)]  # the last: the block's
-    for number, element in enumerate(elements):
+    children: list[list[int]] = [[] for _ in elements]
+    for number, element in enumerate(elements[1:], start=1):
         children[element.parent].append(number)
     # How many units before each have a link; those that are linked to each element.
     linked = [0, *accumulate(link is not None for link in links)]
     members: list[list[int]] = [[] for _ in elements]
     for unit, link in enumerate(links):
-        number = -1 if link is None else owners[link]
-        while number >= 0:
+        number = 0 if link is None else owners[link]
+        while number:
             members[number].append(unit)
             number = elements[number].parent
     tags: list[Tags] = [[] for _ in linked]
-    pending = [(True, -1, 0, len(links))]
-    while pending:
-        opens, number, start, stop = pending.pop()
-        if number >= 0:
-            tags[start if opens else stop].append((opens, number))
-            if not opens or elements[number].end is None:
-                continue
-            pending.append((False, number, start, stop))
-        runs, spans = [], dict[int, tuple[int, int]]()
-        for child in children[number]:
+
+    def fill(parent: int, start: int, stop: int) -> None:
+        """Place the children of an element that contains a range of units."""
+        runs, spans, latest = [], dict[int, tuple[int, int]](), start
+        for child in children[parent]:
             if own := [unit for unit in members[child] if start <= unit < stop]:
                 runs.append((*densest(own, linked), child))
-        latest = start
         # Runs never cross: one that begins within another is all in it, and left out.
         for begin, end, child in sorted(runs):
             if begin >= latest:
                 spans[child], latest = (begin, end), end
-        occupied = sorted((*span, child) for child, span in spans.items())
+        begins, stops = zip((-1, start), *sorted(spans.values()), strict=True)
         last = {links[unit]: unit for unit in range(start, stop)}
         sources = sorted(link for link in last if link is not None)
-        for child in children[number]:
-            if child in spans:
-                continue
-            before = bisect_left(sources, elements[child].first)
-            at = last[sources[before - 1]] + 1 if before else start
-            at = stop if elements[child].first == len(owners) else at
-            index = bisect_left(occupied, (at,)) - 1
-            if index >= 0 and at < occupied[index][1]:
-                begin, end, sibling = occupied[index]
-                at = end if sibling < child else begin
-            spans[child] = at, at
-        for child in sorted(children[number], key=lambda own: (*spans[own], own))[::-1]:
-            pending.append((True, child, *spans[child]))
+        for child in children[parent]:
+            if child not in spans:
+                before = bisect_left(sources, elements[child].first)
+                at = last[sources[before - 1]] + 1 if before else start
+                at = stop if elements[child].first == len(owners) else at
+                at = max(at, stops[bisect_left(begins, at) - 1])  # not within another
+                spans[child] = at, at
+        for child in sorted(children[parent], key=lambda own: (*spans[own], own)):
+            begin, end = spans[child]
+            tags[begin].append((True, child))
+            if elements[child].end is not None:
+                fill(child, begin, end)
+                tags[end].append((False, child))
+
+    fill(0, 0, len(links))
     return tags
 
 
@@ -622,19 +596,16 @@ def link_words(
         targets: words of the translation.
     """
     count = len(targets)
-    links: list[int | None] = [
-        number * len(sources) // count for number in range(count)
-    ]
-    sure = [True] * count
+    links: list[int | None] = [own * len(sources) // count for own in range(count)]
+    sure = np.ones(count, bool)
     if alignment is not None and alignment.weights.size:
         attention = attend_words(alignment, len(sources), count)
-        sure = list(attention.max(axis=1) >= 1 - attention.sum(axis=1))
-        shares = attention / np.maximum(attention.sum(axis=1, keepdims=True), _TINY)
+        sums = attention.sum(axis=1, keepdims=True)
+        sure = attention.max(axis=1) >= 1 - sums[:, 0]
+        shares = attention / np.maximum(sums, _TINY)
         shares /= np.sqrt(np.maximum(shares.sum(axis=0), _TINY))
-        links = [
-            int(best) if own[best] > 0 else None
-            for own, best in zip(shares, shares.argmax(axis=1), strict=True)
-        ]
+        best = zip(shares.argmax(axis=1).tolist(), shares.max(axis=1), strict=True)
+        links = [link if share > 0 else None for link, share in best]
     once = Counter(sources), Counter(targets)
     places = {word: number for number, word in enumerate(sources)}
     for number, word in enumerate(targets):
@@ -659,8 +630,5 @@ def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray
 
 def _mark_words(words: Sequence[int | None], count: int) -> np.ndarray:
     """Return 1 for the word of each piece, float32 [pieces, words]."""
-    marks = np.zeros((len(words), count), np.float32)
-    for piece, word in enumerate(words):
-        if word is not None:
-            marks[piece, min(word, count - 1)] = 1
-    return marks
+    places = [count if word is None else min(word, count - 1) for word in words]
+    return np.eye(count + 1, dtype=np.float32)[places, :count]

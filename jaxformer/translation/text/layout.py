@@ -29,25 +29,49 @@ class SentenceSpan(NamedTuple):
 
 
 class Layout:
-    """The sentences of a text, and what is around them.
+    r"""The sentences of a text, and what is around them.
+
+    A line or sentence without a letter, such as ``* * *``, ``12:30`` or an emoji, is
+    layout, and so is the syntax of ICU's messages around their branches.
 
     Attributes:
         text: as it was given.
         pieces: its sentences, in order.
         is_message: whether it is a message of ICU, in which ``#`` is a number.
+
+    Example:
+        >>> layout = Layout("  It rains. Why?\r\n\r\n- Yes", "en")
+        >>> [piece.text for piece in layout.pieces]
+        ['It rains.', 'Why?', '- Yes']
+        >>> layout.join(["Es regnet.", "Warum?", "- Ja"])
+        '  Es regnet. Warum?\r\n\r\n- Ja'
     """
 
     def __init__(
         self,
         text: str,
-        lines: Sequence[Sequence[SentenceSpan]],
+        language: str,
         *,
-        is_message: bool = False,
+        split_newlines: bool = True,
+        sentences: bool = True,
     ) -> None:
-        """Keep a text and the sentences of each of its lines."""
-        self.text, self.is_message = text, is_message
-        self._lines = lines
-        self.pieces = [piece for line in lines for piece in line]
+        """Cut a text into sentences.
+
+        Args:
+            text: of any number of lines.
+            language: of the text, as a code, for its abbreviations.
+            split_newlines: whether the end of a line ends a sentence; otherwise it is
+                white space.
+            sentences: whether to cut lines into sentences.
+        """
+        branches, lines = _branches(text), _LINE if split_newlines else _ANY
+        self.text, self.is_message = text, len(branches) > 1
+        self._lines = [
+            [*_pieces(text, *line.span(), language, sentences)]
+            for branch in branches
+            for line in lines.finditer(text, *branch)
+        ]
+        self.pieces = [piece for line in self._lines for piece in line]
 
     def join(self, translations: Sequence[str]) -> str:
         """Return the text with each sentence replaced by its translation.
@@ -58,61 +82,22 @@ class Layout:
 
         Args:
             translations: one for each of ``pieces``.
-
-        Raises:
-            ValueError: their number is another.
         """
-        if len(translations) != len(self.pieces):
-            raise ValueError(
-                f"{len(translations)} translations of {len(self.pieces)} sentences"
-            )
         given, stop, parts = iter(translations), 0, []
         for line in self._lines:
-            previous: tuple[str, str] | None = None
-            for number, piece in enumerate(line):
+            before: tuple[str, str] | None = None
+            for piece in line:
                 own, gap = (piece.text, next(given)), self.text[stop : piece.start]
-                if number and not gap.strip():
-                    gap = (
-                        space_between(gap, previous, own) if previous and own[1] else ""
-                    )
+                if piece is not line[0] and not gap.strip():
+                    gap = space_between(gap, before, own) if before and own[1] else ""
                 parts += [gap, own[1]]
-                stop = piece.stop
-                previous = own if own[1] else previous
+                stop, before = piece.stop, own if own[1] else before
         return "".join((*parts, self.text[stop:]))
 
 
 def count_lines(text: str) -> int:
     """Return the number of lines with a letter, each of a sentence or more."""
     return sum(any(map(str.isalpha, line)) for line in _LINE.findall(text))
-
-
-def divide(
-    text: str, language: str, *, split_newlines: bool = True, sentences: bool = True
-) -> Layout:
-    r"""Cut a text into sentences.
-
-    A line or sentence without a letter, such as ``* * *``, ``12:30`` or an emoji, is
-    layout, and so is the syntax of ICU's messages around their branches.
-
-    Args:
-        text: of any number of lines.
-        language: of the text, as a code, for its abbreviations.
-        split_newlines: whether the end of a line ends a sentence; otherwise it is white
-            space.
-        sentences: whether to cut lines into sentences.
-
-    Example:
-        >>> layout = divide("  It rains. Why?\r\n\r\n- Yes", "en")
-        >>> [piece.text for piece in layout.pieces]
-        ['It rains.', 'Why?', '- Yes']
-        >>> layout.join(["Es regnet.", "Warum?", "- Ja"])
-        '  Es regnet. Warum?\r\n\r\n- Ja'
-    """
-    lines = _LINE if split_newlines else _ANY
-    branches = _branches(text)
-    spans = [line.span() for span in branches for line in lines.finditer(text, *span)]
-    pieces = [[*_pieces(text, *span, language, sentences)] for span in spans]
-    return Layout(text, pieces, is_message=len(branches) > 1)
 
 
 def _branches(text: str) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from jaxformer.translation.results import (
 )
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.html_text import Html, TranslatedPart
-from jaxformer.translation.text.layout import Layout, SentenceSpan, count_lines, divide
+from jaxformer.translation.text.layout import Layout, SentenceSpan, count_lines
 from jaxformer.translation.text.placeholders import Hidden, hide
 
 MOST_ALIGNED = 1024
@@ -201,7 +201,7 @@ class Text:
         self.cuts: list[Cut] = []
         self._blocks: list[tuple[Layout, slice]] = []
         for block in self._html.blocks if self._html else [query]:
-            layout = divide(
+            layout = Layout(
                 block.text,
                 engine.languages[0],
                 split_newlines=query.split_newlines and self._html is None,

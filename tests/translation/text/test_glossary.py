@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import InputError
-from jaxformer.translation.text.glossary import Glossary, load_glossaries
+from jaxformer.translation.text.glossary import Glossary, load_glossaries, read_terms
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,7 @@ def test_a_file_is_read(tmp_path):
     path.write_bytes(
         "# English\tGerman\ntext box\tTextfeld \n\n Öl\tÖlfarbe\r\n".encode()
     )
-    glossary = Glossary.load(path)
-    assert glossary.terms_in("A text box, Öl") == ["Textfeld", "Ölfarbe"]
+    assert read_terms(path) == {"text box": "Textfeld", "Öl": "Ölfarbe"}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +98,12 @@ def test_a_damaged_file_is_refused(tmp_path, content, rule):
     path = tmp_path / "terms.tsv"
     path.write_text(content)
     with pytest.raises(InputError, match=rule):
-        Glossary.load(path)
+        read_terms(path)
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"the terms in .*none\.tsv: No such file"):
-        Glossary.load(tmp_path / "none.tsv")
+    with pytest.raises(InputError, match=r"none\.tsv"):
+        read_terms(tmp_path / "none.tsv")
 
 
 def test_a_glossary_belongs_to_a_pair(tmp_path, monkeypatch):

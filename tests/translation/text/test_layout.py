@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.translation.text.layout import count_lines, divide
+from jaxformer.translation.text.layout import Layout, count_lines
 
 CHARACTERS = st.sampled_from(
     list("aB1.!?…-\"'») \t\n\r\x0b\x0c\x85\u2028\u2029\u00a0\u3000。！”」一ا؟😀\x00")
@@ -21,7 +21,7 @@ def test_an_identical_translation_is_any_text(
     text, language, sentences, split_newlines
 ):
     """Newlines, CRLF, blank lines, indents and all else stay, byte for byte."""
-    layout = divide(text, language, sentences=sentences, split_newlines=split_newlines)
+    layout = Layout(text, language, sentences=sentences, split_newlines=split_newlines)
     pieces = layout.pieces
     assert layout.join([piece.text for piece in pieces]) == text
     for piece in pieces:
@@ -40,13 +40,13 @@ def test_an_identical_translation_is_any_text(
 
 
 def translate(text, *translations, language="en", **options):
-    return divide(text, language, **options).join(translations)
+    return Layout(text, language, **options).join(translations)
 
 
 def test_a_text_is_cut_by_the_abbreviations_of_its_language():
     """As a line of `jaxformer translate` is."""
     text = "Das gilt bzw. Hunde. Und Katzen."
-    assert [piece.text for piece in divide(text, "de").pieces] == [
+    assert [piece.text for piece in Layout(text, "de").pieces] == [
         "Das gilt bzw. Hunde.",
         "Und Katzen.",
     ]
@@ -54,14 +54,14 @@ def test_a_text_is_cut_by_the_abbreviations_of_its_language():
 
 def test_line_ends_may_be_white_space():
     """Then a sentence may have several lines, and ends only at its mark."""
-    pieces = divide("A dog\nbarks. A\r\ncat\n", "en", split_newlines=False).pieces
+    pieces = Layout("A dog\nbarks. A\r\ncat\n", "en", split_newlines=False).pieces
     assert [piece.text for piece in pieces] == ["A dog\nbarks.", "A\r\ncat"]
 
 
 def test_what_has_no_letter_is_not_translated():
     """Rules, numbers and emoji are layout, on their own line or as a sentence."""
     text = "* * *\n😀 😀\nA dog. 😀! A cat.\n42"
-    pieces = divide(text, "en").pieces
+    pieces = Layout(text, "en").pieces
     assert [piece.text for piece in pieces] == ["A dog.", "A cat."]
     assert translate(text, "Hund.", "Katze.") == ("* * *\n😀 😀\nHund. 😀! Katze.\n42")
 
