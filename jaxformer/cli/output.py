@@ -161,6 +161,18 @@ def open_input(path: Path | None) -> tuple[Iterator[str], Callable[[], bool]]:
     return stream_lines(stream, name_input(path)), pause
 
 
+def read_document(path: Path | None) -> str:
+    """Return all of a file or of standard input, with its line ends.
+
+    Raises:
+        InputError: it is not UTF-8.
+    """
+    try:
+        return (path.read_bytes() if path else sys.stdin.buffer.read()).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{name_input(path)} must be UTF-8: encode it so") from None
+
+
 def name_input(path: Path | None) -> str:
     """Return the name of the text of :func:`read_input` in an error."""
     return _STANDARD_INPUT if path is None else str(path)

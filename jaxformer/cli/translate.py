@@ -28,6 +28,7 @@ from jaxformer.cli.output import (
     name_lines,
     open_input,
     open_output,
+    read_document,
     read_input,
     show_progress,
     warn,
@@ -181,15 +182,16 @@ def run(options: argparse.Namespace) -> None:
         required=options.require,
     ):
         total = None
-        if options.input and options.input.is_file():
+        if options.input and options.input.is_file() and options.format != "html":
             total = sum(1 for _ in read_input(options.input))
         with (
             open_output(options.output) as write,
             show_progress(total, options.output) as advance,
         ):
-            given, pause = open_input(options.input)
             if options.format == "html":
-                given = iter(["\n".join(given)])
+                given, pause = iter([read_document(options.input)]), lambda: False
+            else:
+                given, pause = open_input(options.input)
             lines, sources = itertools.tee(given)
             search = translator.line_search(
                 window=options.window,
@@ -300,7 +302,7 @@ def _format(
         }
         yield json.dumps(record, ensure_ascii=False)
     elif options.mbr or options.n_best == 1:
-        yield hypotheses[0].text
+        yield hypotheses[0].text.removesuffix("\n")  # of a document
     else:
         for each in hypotheses:
             yield f"{place}\t{each.score:.4f}\t{each.text}"

@@ -356,9 +356,10 @@ def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, translator, tmp_path
 
 def test_texts_that_are_more_than_lines(call, workdir, translator, lines, tmp_path):
     """A document, and lines with placeholders and a glossary, are as in Python."""
-    page = f"<p>{lines[0]}</p>\n<p><b>{lines[1]}</b></p>"
-    outcome = call("translate", workdir, "--format=html", stdin=encode([page]))
-    assert outcome.out == encode(translator.translate([page], format="html"))
+    page = f"<p>{lines[0]}</p>\r\n<p><b>{lines[1]}</b></p>\r\n"
+    outcome = call("translate", workdir, "--format=html", stdin=page.encode())
+    (expected,) = translator.translate([page], format="html")
+    assert (outcome.out.decode(), expected.count("\r\n")) == (expected, 2)
     term = lines[0].split()[0]
     terms = write(tmp_path / "terms", [f"{term}\tTabelle"])
     given = f"--glossary={terms}"

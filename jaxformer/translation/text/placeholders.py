@@ -151,8 +151,8 @@ class Hidden:
         def number(words: Sequence[int | None], shown: str) -> list[int | None]:
             lengths = [len(self.show(word).split()) for word in shown.split()]
             starts = [0, *accumulate(lengths[:-1])]
-            last = len(starts) - 1
-            return [None if word is None else starts[min(word, last)] for word in words]
+            most = len(starts) - 1
+            return [None if word is None else starts[min(word, most)] for word in words]
 
         return dataclasses.replace(
             alignment,
@@ -164,16 +164,16 @@ class Hidden:
         """Return the translations of the sentence from those of its ``fragments``, the
         best with the best.
         """
-        rows = zip(*found, strict=False) if self.fragments else [()]
-        return [self._join(row) for row in rows]
-
-    def _join(self, row: Sequence[Hypothesis]) -> Hypothesis:
-        given = (dataclasses.replace(each, text=each.text.strip()) for each in row)
-        parts = [
-            next(given) if part.translated else _copy(part.text) for part in self._parts
-        ]
         spaces = [part.space for part in self._parts]
-        return join_row(parts, spaces, lambda left, right, space: space)
+        rows = []
+        for row in zip(*found, strict=False) if self.fragments else [()]:
+            given = (dataclasses.replace(each, text=each.text.strip()) for each in row)
+            parts = [
+                next(given) if part.translated else _copy(part.text)
+                for part in self._parts
+            ]
+            rows.append(join_row(parts, spaces, lambda left, right, space: space))
+        return rows
 
 
 class _Part(NamedTuple):

@@ -66,30 +66,28 @@ class TextSearch(LineSearch):
         long: Counter[str],
     ) -> Iterator[list[Hypothesis]]:
         """Translate texts by their sentences; those that lose placeholders again."""
-        texts = [self._encode_text(line) for line in lines]
-        todo = [(text, cut) for text in texts for cut in text.cuts]
-        results: dict[int, Any] = {}
-        while todo and not stop():
+        texts = [] if stop() else [self._encode_text(line) for line in lines]
+        every = [(text, cut) for text in texts for cut in text.cuts]
+        settled: dict[int, Any] = {}
+        while todo := [own for own in every if id(own[1]) not in settled]:
             asks = [ask[0] for _, cut in todo for ask in cut.asks if ask]
             passages = [ask.passage for ask in asks]
             sentences = [each for ask in asks for each in ask.sentences]
             self._count(passages, long)
             found = self._translate(passages, sentences, lambda: False, lambda _: None)
-            again = []
             for text, cut in todo:
                 own = [[next(found)] if ask else [] for ask in cut.asks]
-                results[id(cut)] = text.settle(cut, own)
-                if results[id(cut)] is None:
+                result = text.settle(cut, own)
+                if result is None:
                     text.ask_between(cut)
-                    again.append((text, cut))
-            todo = again
+                else:
+                    settled[id(cut)] = result
         for text in texts:
-            done = [results.get(id(cut)) for cut in text.cuts]
-            translated = None if None in done else text.finish(done)
-            if translated:
-                self.unmet.update(translated.unmet)
+            done = text.finish([settled[id(cut)] for cut in text.cuts])
+            self.unmet.update(done.unmet)
             progress(1)
-            yield [*translated.hypotheses] if translated else []
+            yield [*done.hypotheses]
+        yield from ([] for _ in lines[len(texts) :])
 
     def _encode_text(self, line: SourceLine) -> Text:
         if line.prefixes[1:]:
