@@ -6,29 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.translation.results import Alignment, Hypothesis
+from jaxformer.translation.text.layout import Layout
 from jaxformer.translation.text.placeholders import hide
 
-PLACEHOLDERS = [
-    "{name}",
-    "{}",
-    "{ n }",
-    "{n, number, integer}",
-    "%s",
-    "%(n)d",
-    "%.2f",
-    "${x}",
-    "%{count}",
-    "{{a.b}}",
-    "[X12X]",
-    '<x id="1"/>',
-    "</g>",
-    "&nbsp;",
-    "&#8364;",
-    "https://example.org/a?b=c&d",
-    "www.example.org",
-    "me+you@mail.example.org",
-    "\ue000",
-]
+PLACEHOLDERS = ["{name}", "%.2f", '<x id="1"/>', "&nbsp;", "me@example.org", "\ue000"]
 
 
 def translation(text, *, source=None, words=None):
@@ -55,42 +36,6 @@ def test_a_placeholder_is_hidden_and_restored(placeholder, around):
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("詳細は{}をご覧ください。", "https://example.org/"),
-        ("連絡先は{}までご連絡ください。", "info@example.com"),
-        ("（{}）", "https://example.org/a"),
-        ("ดูที่{}ได้เลย", "https://example.org/a-b"),
-        ("راسلنا على {}، أو اتصل.", "info@example.com"),
-        ("См. {}.", "https://ru.wikipedia.org/wiki/Россия_(страна)"),
-        ("It is new (see {}).", "https://example.org/a(b)c"),
-        ("[{}]", "http://[::1]:80/x[]=1"),
-        ("«{}»", "https://example.org/{id}/edit?a[0]='b'&c=d;e"),
-        ("Die {}-Adresse", "me@example.org"),
-        ("{}، ثم", "https://ar.wikipedia.org/wiki/خاص:بحث"),
-        ("{}.", "https://he.wikipedia.org/wiki/שָׁלוֹם"),
-        ("{}।", "https://hi.wikipedia.org/wiki/हिन्दी"),
-        ("{} است", "https://fa.wikipedia.org/wiki/می\u200cخواهم"),
-        ("„{}“", "https://fr.wikipedia.org/wiki/E\u0301te\u0301"),
-        ("{} — да", "https://ru.wikipedia.org/wiki/Москва—Казань"),
-        ("См. {}.Спасибо", "https://example.com/a"),
-        ("Mail {} now", "иван@пример.рф"),
-        ("({})", "पता@उदाहरण.भारत"),
-        ("연락처는 {}입니다", "me@한국.com"),
-        ("{}, да", "https://пример.рф/путь?а=б"),
-        ("{}は", "http://localhost:5000/a"),
-        ("见{}。", "https://www.例子.中国/a"),
-        ("ဒီမှာ {}ကြည့်", "https://example.org/"),
-    ],
-)
-def test_an_address_ends_where_text_begins(text, address):
-    """In scripts without spaces too; brackets in it are whole, and it does not end with
-    punctuation.
-    """
-    assert hide(text.replace("{}", address)).text == text.replace("{}", "F1")
-
-
-@pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("Great 🎉 news ❤️.", "Great F1 news F2."),
@@ -104,23 +49,6 @@ def test_symbols_that_a_model_cannot_write_are_hidden(text, shown):
     hidden = hide(text, lambda symbols: False)
     assert (hidden and hidden.text) == shown
     assert hide(text, lambda symbols: True) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "100% sure",
-        "a {b c} d",
-        "a < b and c > d",
-        "me @ home",
-        "50 %",
-        "AT&T",
-        "F1 and F2",
-        "",
-    ],
-)
-def test_other_text_is_not_hidden(text):
-    assert hide(text) is None
 
 
 @pytest.mark.parametrize(
@@ -259,31 +187,27 @@ def test_every_placeholder_survives_any_translation(text, other):
 @pytest.mark.parametrize(
     "text",
     [
-        "a",
-        "{",
-        "%1",
-        "www.",
-        "http://.",
-        "a@",
-        "{{",
-        "%(a",
-        "http://(a",
-        "a@b.-",
-        "🎉",
-        "http://a(b)",
-        "1\ufe0f",
+        *[
+            "a",
+            "{",
+            "%1",
+            "www.",
+            "http://.",
+            "a@",
+            "{{",
+            "%(a",
+            "http://(a",
+            "a@b.-",
+            "🎉",
+            "http://a(b)",
+            "1️",
+        ],
+        *["<a", "{%", "%L", "#", "<a=", "{a,plural,b{", "}b{", "{}"],
     ],
 )
 def test_long_texts_take_no_more_than_their_length(text):
-    hide(text * 100_000)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("start", ["%", "%1$", "%(a)", "%."])
-def test_zeros_of_a_format_take_no_more_than_their_length(start):
-    hide(start + "0" * 30_000)
-
-
-@pytest.mark.timeout(60)
-def test_white_space_in_braces_takes_no_more_than_its_length():
-    assert hide("{" + " " * 100_000) is None
+    for start in ("", "%", "%1$", "%(a)", "%.", "{", "<a"):
+        hide(start + text * 30_000)
+        hide(start + "0" * 30_000)
+        hide(start + " " * 30_000)
+    Layout(text * 30_000, "")
