@@ -20,7 +20,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from jaxformer.translation.results import Alignment
-from jaxformer.translation.text.layout import space_between
 
 
 def _names(text: str) -> frozenset[str]:
@@ -112,6 +111,8 @@ class TranslatedPart(NamedTuple):
     """The translation."""
     alignment: Alignment | None = None
     """Of the translation to ``text[start:stop]``; None: words are linked in order."""
+    gap: str = ""
+    """What is before it: white space, and text that is not translated."""
 
 
 class Html:
@@ -410,21 +411,15 @@ class Block:
         """Yield the units of the translation; words between the parts are their own
         translation.
         """
-        every, stop = list[TranslatedPart](), 0
-        for part in (*parts, TranslatedPart(len(self.text), len(self.text), "")):
-            if words := _WORDS.search(self.text, stop, part.start):
-                every.append(TranslatedPart(*words.span(), words[0]))
-            every.append(part._replace(text=part.text.strip()))
-            stop = part.stop
-        stop, before = 0, None
-        for part in every:
-            own = self.text[part.start : part.stop], part.text
-            if own[1]:
-                space = self.text[stop : part.start]
-                space = space_between(space, before, own) if before else ""
-                yield from self._link(part, space)
-                before = own
-            stop = part.stop
+        stop, size = parts[-1].stop if parts else 0, len(self.text)
+        for part in (*parts, TranslatedPart(size, size, "", gap=self.text[stop:])):
+            space = part.gap
+            if words := _WORDS.search(space):
+                start = part.start - len(space) + words.start()
+                own = TranslatedPart(start, start + len(words[0]), words[0])
+                yield from self._link(own, space[: words.start()])
+                space = space[words.end() :]
+            yield from self._link(part, space)
 
     def _link(self, part: TranslatedPart, space: str) -> Iterator[Link]:
         """Yield the units of the translation of a sentence, after white space."""

@@ -76,23 +76,31 @@ class Layout:
     def join(self, translations: Sequence[str]) -> str:
         """Return the text with each sentence replaced by its translation.
 
-        White space at the ends of lines, and between sentences of one line, is that of
-        the text. Only between a script with spaces and one without it changes, see
-        :func:`~jaxformer.translation.paragraphs.spacing`.
-
         Args:
             translations: one for each of ``pieces``.
         """
-        given, stop, parts = iter(translations), 0, []
+        parts = [gap + text for gap, _, text in self.fill(translations)]
+        return "".join((*parts, self.text[self.pieces[-1].stop if parts else 0 :]))
+
+    def fill(
+        self, translations: Sequence[str]
+    ) -> Iterator[tuple[str, SentenceSpan, str]]:
+        """Yield what is before each sentence, the sentence, and its translation.
+
+        White space at the ends of lines, and between sentences of one line, is that of
+        the text. Only between a script with spaces and one without it changes, see
+        :func:`~jaxformer.translation.paragraphs.spacing`.
+        """
+        given, stop = iter(translations), 0
         for line in self._lines:
             before: tuple[str, str] | None = None
             for piece in line:
-                own, gap = (piece.text, next(given)), self.text[stop : piece.start]
+                own = piece.text, next(given).strip()
+                gap, stop = self.text[stop : piece.start], piece.stop
                 if piece is not line[0] and not gap.strip():
-                    gap = space_between(gap, before, own) if before and own[1] else ""
-                parts += [gap, own[1]]
-                stop, before = piece.stop, own if own[1] else before
-        return "".join((*parts, self.text[stop:]))
+                    gap = _space_between(gap, before, own) if before and own[1] else ""
+                yield gap, piece, own[1]
+                before = own if own[1] else before
 
 
 def count_lines(text: str) -> int:
@@ -136,7 +144,7 @@ def _pieces(
         place += len(part)
 
 
-def space_between(gap: str, left: tuple[str, str], right: tuple[str, str]) -> str:
+def _space_between(gap: str, left: tuple[str, str], right: tuple[str, str]) -> str:
     """Return the white space between two translations, given that of the text.
 
     Args:

@@ -371,11 +371,16 @@ class Text:
     def _render(self, row: Sequence[Hypothesis]) -> str:
         if self._html is None:
             return self._blocks[0][0].join([each.text for each in row])
-        parts = [
-            TranslatedPart(cut.piece.start, cut.piece.stop, own.text, own.alignment)
-            for cut, own in zip(self.cuts, row, strict=True)
-        ]
-        return self._html.render([parts[own] for _, own in self._blocks])
+        blocks = []
+        for layout, own in self._blocks:
+            filled = layout.fill([each.text for each in row[own]])
+            blocks.append(
+                [
+                    TranslatedPart(*piece[1:], text, each.alignment, gap)
+                    for (gap, piece, text), each in zip(filled, row[own], strict=True)
+                ]
+            )
+        return self._html.render(blocks)
 
 
 def best_rows(
