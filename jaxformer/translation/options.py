@@ -120,7 +120,7 @@ def check_results(
     least = 2 * decoding.diversity_groups
     if required is not None and (decoding.sample or decoding.beam_size < least):
         raise InputError(
-            f"required phrases need a beam_size of at least {least}, not"
+            f"required phrases and glossaries need a beam_size of at least {least}, not"
             f" {'samples' if decoding.sample else decoding.beam_size}"
         )
     if window is not None and not 1 <= window <= MOST_COUNTED:
