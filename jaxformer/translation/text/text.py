@@ -196,7 +196,8 @@ class Text:
         Raises:
             InputError: required phrases are asked for of several sentences.
         """
-        self.query, self.engine, self._glossary = query, engine, glossary
+        self.query, self._glossary = query, glossary
+        self.engine: Any = engine
         self._html = Html(query.text, query.tags) if query.format == "html" else None
         self.cuts: list[Cut] = []
         self._blocks: list[tuple[Layout, slice]] = []
