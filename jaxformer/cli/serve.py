@@ -17,7 +17,7 @@ from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, write_output
 from jaxformer.errors import UsageError
 from jaxformer.search.config import DecodingConfig
-from jaxformer.serving.config import ServingConfig, Site
+from jaxformer.serving.config import ServingConfig
 
 EXAMPLE = """
 examples:
@@ -27,9 +27,9 @@ examples:
   curl http://127.0.0.1:5000/translate -d q="Insert a new table." -d source=en \\
     -d target=de
 
-Standard output has "listening" and the URL at once, and "ready" with the pairs of
-languages when requests are answered; the page is at the URL. Standard error has the
-log, without texts. SIGTERM or Ctrl-C ends the server when the requests it has are
+Standard output has "listening" and the URL, where the page is, and "ready" with the
+pairs of languages when requests no longer wait. Standard error has the log, without
+texts. SIGTERM or Ctrl-C ends the server when the requests it has are
 answered, a second Ctrl-C at once.
 """
 
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which = "of each run: best (default), latest, a step, average or average/NAME"
     add_options(parser, ("workdir", run_directory, "DIR", run), repeated=True)
     add_options(parser, ("checkpoint", str, "WHICH", which))
-    add_keys(parser, Site)
+    add_keys(parser, ServingConfig)
     to = "what to translate into, for a run of several languages; may be repeated"
     read = "what to translate from, for an imported model whose input names it"
     more: Any = {"action": "append", "metavar": "CODE"}
@@ -59,7 +59,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("trusted_proxy", str, "IP", "X-Forwarded-For of it is believed; repeatable"),
         repeated=True,
     )
-    add_keys(parser, ServingConfig)
     add_keys(parser, DecodingConfig, ("batch_size",))
     listed = "only tokens that jaxformer shortlist found likely for each sentence"
     add("--shortlist", action="store_true", help=listed)
@@ -75,8 +74,7 @@ def run(options: argparse.Namespace) -> None:
     with naming_flags("serving"):
         names = ("cors", "allowed_host", "trusted_proxy", "glossary")
         lists = {name: vars(options)[name] for name in names}
-        site = Site(**asked_keys(options, Site), **lists)
-        config = ServingConfig(**asked_keys(options, ServingConfig))
+        config = ServingConfig(**asked_keys(options, ServingConfig), **lists)
     with naming_flags("decoding"):  # before a run is loaded
         decoding = asked_search(options)
         DecodingConfig(**decoding)
@@ -90,6 +88,7 @@ def run(options: argparse.Namespace) -> None:
         decoding=decoding,
         shortlist=options.shortlist,
         rows=config.rows,
+        concurrent=config.searches > 1,
         say=say,
     )
-    serve(load, config, site, show=lambda line: write_output(None, [line]), say=say)
+    serve(load, config, show=lambda line: write_output(None, [line]), say=say)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import ipaddress
@@ -10,9 +9,12 @@ import math
 import re
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from limits import RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from jaxformer.errors import InputError
 from jaxformer.serving.config import read_entries
@@ -21,42 +23,19 @@ from jaxformer.serving.errors import ServingError
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})")
 
-# Clients whose rates are kept. Beyond these the one that asked the longest time ago is
-# forgotten.
-_MOST_CLIENTS = 65_536
 
+def load_keys(path: str | Path) -> dict[str, str]:
+    """Read a file of lines ``name:digest``, see :func:`make_key`.
 
-class Keys:
-    """The API keys of clients. Only their digests are kept."""
-
-    def __init__(self, digests: Mapping[str, str]) -> None:
-        """Take the SHA-256 digest of each key, in hexadecimal, by the client's name."""
-        self._digests = dict(digests)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Keys:
-        """Read a file of lines ``name:digest``, see :func:`make_key`.
-
-        Raises:
-            InputError: see :func:`~jaxformer.serving.config.read_entries`.
-        """
-        form = (
-            "a name of letters and digits, a colon, and the SHA-256 digest of a key in"
-            " hexadecimal"
-        )
-        found = read_entries(path, "keys", _LINE, entry="name", form=form)
-        return cls({name: digest.lower() for name, digest in found.items()})
-
-    def find(self, key: str) -> str | None:
-        """Return the name of a key, or None if it is unknown.
-
-        The time that this takes tells nothing about the keys.
-        """
-        digest, found = _digest(key), None
-        for name, own in self._digests.items():
-            if hmac.compare_digest(own, digest):
-                found = name
-        return found
+    Raises:
+        InputError: see :func:`~jaxformer.serving.config.read_entries`.
+    """
+    form = (
+        "a name of letters and digits, a colon, and the SHA-256 digest of a key in"
+        " hexadecimal"
+    )
+    found = read_entries(path, "keys", _LINE, entry="name", form=form)
+    return {name: digest.lower() for name, digest in found.items()}
 
 
 def make_key(name: str) -> tuple[str, str]:
@@ -81,78 +60,82 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Rates:
-    """A token bucket for each client: what it may ask now, in sentences.
+class Access:
+    """The keys and rates of a server.
 
-    A bucket holds a minute's sentences and fills steadily. A request may be larger than
-    what is left if the bucket is full: then it empties the bucket beyond zero.
+    Attributes:
+        keys: digests of keys by the names of clients; None: everybody may ask.
     """
 
-    def __init__(
-        self, per_minute: int, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Begin with full buckets.
+    def __init__(self, keys: Mapping[str, str] | None, per_minute: int) -> None:
+        """Take the keys, and the sentences a minute of a client; 0: any number."""
+        self.keys = keys
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._rate = RateLimitItemPerMinute(per_minute) if per_minute else None
+
+    def identify(self, given: Iterable[object], address: str) -> str:
+        """Return the identity of a client: its key, or else its network.
+
+        The time that this takes tells nothing about the keys.
 
         Args:
-            per_minute: sentences, at least 1.
-            now: a clock, in seconds.
-        """
-        self._most, self._now = per_minute, now
-        # What was left, and when.
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def spend(
-        self, key: str | None, address: str, cost: int, *, owed: bool = False
-    ) -> None:
-        """Take sentences from the bucket of a key, or else of an address.
-
-        Args:
-            key: name of the client's key, if it has one.
+            given: what may be its key.
             address: of the client.
-            cost: sentences.
-            owed: whether they are taken even if too few are left.
 
         Raises:
-            ServingError: 429 ``rate``: too few are left, with ``retry_after``.
+            ServingError: 403, no key is given, or none that is known.
         """
-        client = name_client(key, address)
-        now, each = self._now(), 60 / self._most
-        left, since = self._left.get(client, (float(self._most), now))
-        left = min(left + (now - since) / each, self._most)
-        missing = min(cost, self._most) - left
-        if missing > 1e-9 and not owed:
+        if self.keys is None:
+            return f"address {_network(address)}"
+        asked = [_digest(each) for each in given if isinstance(each, str) and each]
+        found = [
+            name
+            for name, own in self.keys.items()
+            for each in asked
+            if hmac.compare_digest(own, each)
+        ]
+        if found:
+            return f"key {found[0]}"
+        raise ServingError(
+            403,
+            "key",
+            "the API key is not known: ask the operator of the server for one"
+            if asked
+            else "an API key is needed: send Authorization: Bearer KEY, or ask the"
+            " operator of the server for one",
+        )
+
+    async def spend(self, client: str, sentences: int) -> None:
+        """Count sentences against the rate of a client.
+
+        A request that is larger than a minute's allowance counts as one minute's.
+
+        Raises:
+            ServingError: 429, too few are left.
+        """
+        if self._rate is None or not sentences:
+            return
+        most = self._rate.amount
+        if not await self._limiter.hit(self._rate, client, cost=min(sentences, most)):
+            reset, _ = await self._limiter.get_window_stats(self._rate, client)
             raise ServingError(
                 429,
                 "rate",
-                f"at most {self._most:,} sentences a minute, and this request has"
-                f" {cost:,}: wait",
-                limit=self._most,
-                given=cost,
-                retry_after=math.ceil(missing * each),
+                f"at most {most:,} sentences a minute, and this request has"
+                f" {sentences:,}: wait",
+                limit=most,
+                given=sentences,
+                retry_after=max(1, math.ceil(reset - time.time())),
             )
-        self._left[client] = left - cost, now
-        self._left.move_to_end(client)
-        if len(self._left) > _MOST_CLIENTS:
-            self._left.popitem(last=False)
 
 
-def name_client(key: str | None, address: str) -> str:
-    """Return the identity of a client: its key, or else its address.
-
-    Addresses of one IPv6 network of 64 bits are one client.
-    """
-    return f"address {_network(address)}" if key is None else f"key {key}"
-
-
-@functools.lru_cache(1024)  # a request asks a few times
 def _network(address: str) -> str:
+    """Return an address, or the network of 64 bits of one of IPv6: one client."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
     if parsed.version == 4:
         return address
-    mapped = parsed.ipv4_mapped
-    if mapped is not None:
-        return str(mapped)
-    return str(ipaddress.ip_network((int(parsed), 64), strict=False))
+    network = ipaddress.ip_network((int(parsed), 64), strict=False)
+    return str(parsed.ipv4_mapped or network)

@@ -1,270 +1,191 @@
-"""The application: all routes of a server, its page, and its errors."""
+"""The application: the routes of all protocols, its own, the page, and errors."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
-import hashlib
+import importlib
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+import pkgutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.staticfiles import StaticFiles
+from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Scope
 
+import jaxformer
 from jaxformer.errors import InputError
-from jaxformer.serving import deepl, libretranslate, native
-from jaxformer.serving.access import Keys
-from jaxformer.serving.call import current
+from jaxformer.serving import protocols, telemetry
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.fields import answer
-from jaxformer.serving.guard import Finished, Guard, internal_error
-from jaxformer.serving.openapi import make_document
+from jaxformer.serving.fields import answer, find_service
+from jaxformer.serving.middleware import Exchange, RequestMiddleware
+from jaxformer.serving.protocols import native
 from jaxformer.serving.service import Service
-
-# What errors look like, by the beginning of the path; others have ours.
-_PROTOCOLS: dict[str, Callable[[ServingError], Response]] = {
-    "/translate": libretranslate.error,
-    "/detect": libretranslate.error,
-    "/languages": libretranslate.error,
-    "/frontend": libretranslate.error,
-    "/v2": deepl.error,
-}
 
 _PAGE = Path(__file__).with_name("page")
 _PAGES = Path(__file__).parents[1] / "visualization" / "pages"
 _SHARED = ("page.css", "page.js", "attention.css", "threads.js")  # with those pages
-
-_PAGE_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
-        " img-src 'self' data:; base-uri 'none'; form-action 'none';"
-        " frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
-
-
-class _File(NamedTuple):
-    """A file of the page, in memory."""
-
-    content: bytes
-    kind: str
-    etag: str
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self' data:; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+_PROTOCOLS = [
+    importlib.import_module(f"{protocols.__name__}.{each.name}")
+    for each in pkgutil.iter_modules(protocols.__path__)
+]
+_own, _page = APIRouter(tags=["server"]), APIRouter(include_in_schema=False)
+_files = StaticFiles(directory=_PAGE)
+_shared = StaticFiles(directory=_PAGES)
+mimetypes.add_type("text/javascript", ".js")  # the system's table may have another
 
 
-def make_app(
-    service: Service,
-    *,
-    page: bool = True,
-    root_path: str = "",
-    keys: Keys | None = None,
-    hosts: Collection[str] = (),
-    origins: Collection[str] = (),
-    log: Finished | None = None,
-) -> ASGIApp:
-    """Build the application.
+def make_app(service: Service) -> ASGIApp:
+    """Build the application of a service."""
+    config = service.config
 
-    Args:
-        service: that translates.
-        page: whether ``/`` is the page.
-        root_path: the path of the server's root behind a proxy, such as ``/mt``, which
-            the proxy may keep or remove.
-        keys: of clients; None: none is needed.
-        hosts: see :func:`~jaxformer.serving.guard.allowed_hosts`.
-        origins: whose pages may read answers.
-        log: called with each request that has ended.
-    """
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with service.running():
             yield
 
-    handlers: dict[Any, Any] = {  # coroutines: functions would wait for a thread
-        ServingError: _refuse,
-        InputError: _answer_input_error,
-        HTTPException: _answer_http_error,
-        Exception: _answer_fault,  # raised again, for the guard
-    }
-    app = Starlette(
-        routes=make_routes(service, page=page),
-        exception_handlers=handlers,
+    app = FastAPI(
+        title="jaxformer",
+        description="Translation by a Transformer, in three protocols: that of"
+        " LibreTranslate, that of DeepL (`/v2`), and one with all that the search"
+        " knows (`/v1`).",
+        version=jaxformer.__version__,
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            ServingError: _refuse,
+            InputError: _refuse_input,
+            HTTPException: _refuse_http,
+            Exception: _refuse_fault,
+        },
     )
-    app.router.redirect_slashes = False
-    guard = Guard(
-        HangUp(_rooted(app, root_path)),
-        service.config,
-        refuse=lambda scope, error: find_protocol(scope)(error),
-        keys=keys,
-        hosts=hosts,
-        origins=origins,
-        finished=[service.metrics.finished, *([log] if log else [])],
+    app.state.service = service
+    app.openapi_version = "3.2.0"  # which has streams
+    for protocol in _PROTOCOLS:
+        app.include_router(protocol.router)
+    app.include_router(_own)
+    if not config.no_page:
+        app.include_router(_page)
+
+    def done(exchange: Exchange) -> None:
+        service.metrics.finished(exchange)
+        if config.log == "json":
+            telemetry.log(exchange, address=config.log_addresses)
+
+    begun = service.metrics.begun
+    own = RequestMiddleware(app, config, refuse=_write, begun=begun, done=done)
+    if not config.cors:
+        return own
+    return CORSMiddleware(
+        own,
+        allow_origins=config.cors,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
+        expose_headers=["Retry-After", "X-Request-ID"],
+        max_age=86_400,
     )
-    service.count_requests = lambda: guard.in_flight
-    return guard
 
 
-def make_routes(service: Service, *, page: bool = True) -> list[Route]:
-    """Return the routes of all protocols, and those of the page."""
-    return [
-        *(
-            operation.route(service)
-            for protocol in (libretranslate, deepl, native)
-            for operation in protocol.operations(service)
-        ),
-        *_own_routes(service),
-        *(_page_routes() if page else ()),
-    ]
+@_own.get("/health")
+async def health() -> Response:
+    """Say that the process lives."""
+    return answer({"status": "ok"})
 
 
-class HangUp:
-    """Cancels the work for a client that leaves."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        """Wrap an application."""
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request until its client leaves."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        messages: asyncio.Queue[Message] = asyncio.Queue(1)  # no more than is read
-        work = asyncio.ensure_future(self._app(scope, messages.get, send))
-        left = False
-
-        async def listen() -> None:
-            nonlocal left
-            while not left:
-                message = await receive()
-                left = message["type"] == "http.disconnect"
-                if not left:
-                    await messages.put(message)
-            work.cancel()
-
-        listening = asyncio.create_task(listen())
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not left:
-                raise
-        finally:
-            listening.cancel()
+@_own.get("/ready", responses={503: {"description": "it warms up, or ends"}})
+async def ready(request: Request) -> Response:
+    """Say whether translation is possible at once."""
+    service = find_service(request)
+    done, of = service.programs
+    shown = {"status": service.state, "done": done, "of": of}
+    return answer(shown, 200 if service.state == "ready" else 503)
 
 
-def _rooted(app: ASGIApp, root_path: str) -> ASGIApp:
-    async def rooted(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope["root_path"] = root_path
-        await app(scope, receive, send)
-
-    return rooted
-
-
-def _own_routes(service: Service) -> list[Route]:
-    handlers = {
-        "/health": _health,
-        "/ready": _ready,
-        "/metrics": _metrics,
-        "/openapi.json": _openapi,
-    }
-    return [
-        Route(path, functools.partial(handle, service))
-        for path, handle in handlers.items()
-    ]
+@_own.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Show numbers for Prometheus."""
+    try:
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+    except (TypeError, ValueError):  # a version that is no number
+        encode, kind = choose_encoder("")
+    return Response(encode(find_service(request).metrics.registry), media_type=kind)
 
 
-async def _health(service: Service, request: Request) -> Response:
-    return answer(200, {"status": "ok"})
+@_page.get("/")
+async def index(request: Request) -> Response:
+    """Show the page."""
+    return await _send(_files, "index.html", "no-store", request)
 
 
-async def _ready(service: Service, request: Request) -> Response:
-    shown = {"status": service.state, "done": service.done, "of": service.programs}
-    return answer(200 if service.state == "ready" else 503, shown)
+@_page.get("/static/{name}")
+async def static(name: str, request: Request) -> Response:
+    """Send a file of the page."""
+    files = _shared if name in _SHARED else _files
+    return await _send(files, name, "no-cache", request)
 
 
-async def _metrics(service: Service, request: Request) -> Response:
-    accepted = request.headers.get("accept", "")
-    content, kind = service.metrics.render(accepted)
-    return Response(content, media_type=kind)
+async def _send(
+    files: StaticFiles, name: str, cache: str, request: Request
+) -> Response:
+    found = await files.get_response(name, request.scope)
+    found.headers["Content-Security-Policy"] = _POLICY
+    found.headers["Cache-Control"] = cache
+    return found
 
 
-async def _openapi(service: Service, request: Request) -> Response:
-    return answer(200, make_document(service, request.scope["root_path"]))
-
-
-def _page_routes() -> list[Route]:
-    found = [*_PAGE.iterdir(), *(_PAGES / name for name in _SHARED)]
-    files = {path.name: _read(path) for path in sorted(found) if path.is_file()}
-
-    async def index(request: Request) -> Response:
-        return _send_file(request, files["index.html"], "no-store")
-
-    async def static(request: Request) -> Response:
-        file = files.get(request.path_params["name"])
-        if file is None:
-            raise HTTPException(404)
-        return _send_file(request, file, "no-cache")
-
-    return [Route("/", index), Route("/static/{name}", static)]
-
-
-def _read(path: Path) -> _File:
-    content = path.read_bytes()
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    if path.suffix == ".js":  # the system's table may have another
-        kind = "text/javascript"
-    return _File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
-
-
-def _send_file(request: Request, file: _File, cache: str) -> Response:
-    headers = {**_PAGE_HEADERS, "ETag": file.etag, "Cache-Control": cache}
-    known = request.headers.get("if-none-match", "")
-    if file.etag in [tag.strip().removeprefix("W/") for tag in known.split(",")]:
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.kind)
-
-
-async def _refuse(request: Request, error: ServingError) -> Response:
+def _write(scope: Scope, error: ServingError) -> Response:
     """Write an error in the form of the protocol that a path belongs to."""
-    current().refused(error)
-    return find_protocol(request.scope)(error)
-
-
-def find_protocol(scope: Mapping[str, Any]) -> Callable[[ServingError], Response]:
-    """Return what writes the errors of a request."""
+    scope["exchange"].code = error.code
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    for start, write in _PROTOCOLS.items():
-        if path == start or path.startswith(f"{start}/"):
-            return write
-    return native.error
+    found: Any = native
+    for protocol in _PROTOCOLS:
+        if any(f"{path}/".startswith(f"{own}/") for own in protocol.PATHS):
+            found = protocol
+    after = error.retry_after
+    headers = {"Retry-After": str(after)} if after is not None else None
+    return answer(found.error(error), error.status, headers)
 
 
-async def _answer_input_error(request: Request, error: InputError) -> Response:
-    return await _refuse(request, ServingError(422, "refused", str(error)))
+async def _refuse(request: Request, error: Any) -> Response:
+    return _write(request.scope, error)
 
 
-async def _answer_http_error(request: Request, error: HTTPException) -> Response:
+async def _refuse_input(request: Request, error: Any) -> Response:
+    return _write(request.scope, ServingError(422, "refused", str(error)))
+
+
+async def _refuse_http(request: Request, error: Any) -> Response:
     path, method = request.scope["path"][:80], request.method
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+    headers, status = dict(error.headers or {}), error.status_code
+    if status == 405:
+        allowed = headers["Allow"] = headers["Allow"].replace("GET", "GET, HEAD")
+        # LibreTranslate answers such a request of a page without a method, too.
+        if method == "OPTIONS" and find_service(request).config.cors:
+            return Response(status_code=204)
         message = f"{path} answers {allowed}, not {method}"
         found = ServingError(405, "method_not_allowed", message)
-    else:
+    elif status == 404:
         message = f"nothing is at {path}: see /openapi.json"
         found = ServingError(404, "not_found", message)
-    response = await _refuse(request, found)
-    response.headers.update(error.headers or {})
+    else:
+        found = ServingError(status, "bad_form", f"the form is wrong: {error.detail}")
+    response = _write(request.scope, found)
+    response.headers.update(headers)
     return response
 
 
-async def _answer_fault(request: Request, fault: Exception) -> Response:
-    return await _refuse(request, internal_error(current().id, fault))
+async def _refuse_fault(request: Request, fault: Any) -> Response:
+    id = request.scope["exchange"].id
+    message = f"the server failed: report the id {id} to its operator"
+    return _write(request.scope, ServingError(500, "internal", message))

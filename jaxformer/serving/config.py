@@ -12,20 +12,53 @@ from jaxformer.errors import InputError, check_keys, key
 from jaxformer.files import describe
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServingConfig:
     """The settings of a server.
+
+    Attributes:
+        cors: origins whose pages may read answers, or ``*``.
+        allowed_host: names that clients may use.
+        trusted_proxy: addresses whose ``X-Forwarded-For`` is believed.
+        glossary: ``FILE``, or ``en-de:FILE`` where several pairs are served.
 
     Raises:
         InputError: a value is out of range.
     """
 
+    host: str = key("127.0.0.1", flag="ADDRESS", help="to listen on")
+    port: int = key(
+        5000, least=0, most=65535, flag="N", help="to listen on (default 5000); 0: any"
+    )
+    root_path: str = key(
+        "", flag="PATH", help="of the server behind a proxy, such as /mt"
+    )
+    keys: str | None = key(
+        None,
+        flag="FILE",
+        help="clients need a key; each line is a name, a colon and the key's SHA-256",
+    )
+    no_page: bool = key(False, help="no page, only the interfaces of programs")
+    log: str = key(
+        "json",
+        choices=("json", "off"),
+        flag="FORM",
+        help="json (default): a line for each request on standard error; off: none",
+    )
+    log_addresses: bool = key(False, help="a line of the log has its client's address")
     rows: int = key(
         0,
         least=0,
         most=4096,
         flag="N",
         help="most sentences of a batch (default: 16 on a CPU, 64 on a GPU or TPU)",
+    )
+    searches: int = key(
+        1,
+        least=1,
+        most=64,
+        flag="N",
+        help="batches that are searched at a time; more pay where cores are idle",
     )
     queue: int = key(
         1024,
@@ -61,46 +94,6 @@ class ServingConfig:
         flag="N",
         help="most sentences a minute of a key, or else an address; 0: no limit",
     )
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        check_keys("serving", self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """Where a server is, and for whom.
-
-    Attributes:
-        cors: origins whose pages may read answers, or ``*``.
-        allowed_host: names that clients may use.
-        trusted_proxy: addresses whose ``X-Forwarded-For`` is believed.
-        glossary: ``FILE``, or ``en-de:FILE`` where several pairs are served.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    host: str = key("127.0.0.1", flag="ADDRESS", help="to listen on")
-    port: int = key(
-        5000, least=0, most=65535, flag="N", help="to listen on (default 5000); 0: any"
-    )
-    root_path: str = key(
-        "", flag="PATH", help="of the server behind a proxy, such as /mt"
-    )
-    keys: str | None = key(
-        None,
-        flag="FILE",
-        help="clients need a key; each line is a name, a colon and the key's SHA-256",
-    )
-    no_page: bool = key(False, help="no page, only the interfaces of programs")
-    log: str = key(
-        "json",
-        choices=("json", "off"),
-        flag="FORM",
-        help="json (default): a line for each request on standard error; off: none",
-    )
-    log_addresses: bool = key(False, help="a line of the log has its client's address")
     cors: Sequence[str] = ()
     allowed_host: Sequence[str] = ()
     trusted_proxy: Sequence[str] = ()

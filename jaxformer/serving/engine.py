@@ -1,48 +1,58 @@
-"""A run behind a server: text to the sentences of a batch, batches in shapes that were
-compiled before, and what a model says of pairs.
+"""A run behind a server: text to sentences that are ready for a batch, and batches in
+programs that were compiled before.
 
-Any thread may call ``encode`` and ``join`` of a :class:`TranslationEngine`. The other
-methods compute on a device and belong to one thread, but for ``warm``, which may have a
-thread of its own.
+Any thread may call any method: JAX's programs take no state with them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
 
 from jaxformer.data.language_codes import describe_choices
 from jaxformer.data.records import Pair
 from jaxformer.errors import LineError
 from jaxformer.models.make import count_parameters
-from jaxformer.serving.compiled import CompiledTranslator
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.pairs import Reading, read
 from jaxformer.serving.programs import (
     MOST_ATTENDED,
     MOST_READ,
     MOST_REQUIRED,
+    PAIRS,
     PLAIN,
     RICH,
     TERMS,
-    SearchKind,
+    Program,
+    Programs,
+    plan,
 )
-from jaxformer.serving.words import Alternative
-from jaxformer.translation import pairs as given_pairs
-from jaxformer.translation.batch import Sentence, most_tokens
-from jaxformer.translation.codec import Passage
+from jaxformer.serving.words import Alternative, NextWords
+from jaxformer.translation.batch import (
+    Sentence,
+    Shape,
+    most_tokens,
+    power_of_two,
+    rows_of_batch,
+)
+from jaxformer.translation.codec import Passage, number_words
 from jaxformer.translation.options import SourceLine
-from jaxformer.translation.results import Attention, Hypothesis, PairScore
+from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
 from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.stream import LineSearch
 from jaxformer.translation.translator import Translator
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class EncodedSentence:
     """A sentence that is checked and ready for a batch.
 
@@ -51,42 +61,87 @@ class EncodedSentence:
         kind: of its search.
         width: tokens of the source.
         passage: the text that it is, or that it is a part of.
+        aligned: how many of its translations have links of words; None: all.
     """
 
     sentence: Sentence
-    kind: SearchKind
+    kind: str
     width: int
     passage: Passage
+    aligned: int | None = 0
 
 
-class TranslationEngine(CompiledTranslator):
-    """A translator of text that compiles nothing after :meth:`warm`.
+class TranslationEngine:
+    """A translator of one pair of languages, its searches and their programs.
 
     Attributes:
+        translator: of the run.
         name: of the run's directory.
         languages: codes of source and target; empty: unknown.
         checkpoint: name of the parameters.
         beam_size: most translations of a sentence.
         positions: most tokens of either side.
         parameters: number of the model's parameters.
+        longest: most tokens of a source that is searched at once.
+        programs: of the searches, and of passes over pairs.
     """
 
-    def __init__(self, translator: Translator, name: str = "", rows: int = 0) -> None:
-        """Take a translator.
+    def __init__(
+        self,
+        translator: Translator,
+        name: str = "",
+        rows: int = 0,
+        *,
+        concurrent: bool = False,
+    ) -> None:
+        """Plan the programs; none is compiled yet.
 
         Args:
             translator: of the run.
             name: of the run.
             rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
                 or TPU.
+            concurrent: whether other batches are searched at the same time.
         """
-        super().__init__(translator, rows)
-        self.name = name
+        self.translator, self.name, self._concurrent = translator, name, concurrent
         self.languages = translator.languages
         self.checkpoint = str(translator.checkpoint)
-        self.beam_size = translator.decoding.beam_size
+        decoding, codec = translator.decoding, translator.codec
+        self.beam_size = decoding.beam_size
         self.positions = translator.models.positions
         self.parameters = count_parameters(translator.params)
+        self.words = NextWords(translator.vocabularies.target)
+        own = codec.longest if decoding.long_sources == "split" else codec.positions
+        self.longest = min(decoding.max_source_length or own, codec.positions)
+        self._searches = plan_searches(translator)
+        self._layer = translator.line_search(alignment=True).layer or 1
+        is_cpu = jax.default_backend() == "cpu"
+        # Other numbers were not measured.
+        self.programs = Programs(
+            self._plan(rows or (16 if is_cpu else 64)), 4 if is_cpu else 256
+        )
+
+    def _plan(self, rows: int) -> list[Program]:
+        decoding, models = self.translator.decoding, self._searches[PLAIN].models
+        beam = 1 if decoding.sample else decoding.beam_size
+        most = decoding.tokens_per_batch
+        extra = max(self.longest, decoding.max_extra_length)
+        planned = plan(self.longest, min(self.longest + extra, self.positions), rows)
+        return list(
+            dict.fromkeys(
+                each
+                if each.use == PAIRS
+                else each._replace(
+                    rows=rows_of_batch(
+                        models.devices * min(each.rows, max(1, most // each.width)),
+                        beam,
+                        models,
+                    )
+                )
+                for each in planned
+                if each.use in (*self._searches, PAIRS)
+            )
+        )
 
     @classmethod
     def load(
@@ -96,6 +151,7 @@ class TranslationEngine(CompiledTranslator):
         decoding: Mapping[str, Any] | None = None,
         shortlist: bool = False,
         rows: int = 0,
+        concurrent: bool = False,
         **which: Any,
     ) -> TranslationEngine:
         """Read a run.
@@ -105,6 +161,7 @@ class TranslationEngine(CompiledTranslator):
             decoding: settings of the search that differ from the run's.
             shortlist: whether the search is limited to the run's shortlist.
             rows: as of the constructor.
+            concurrent: as of the constructor.
             **which: checkpoint and languages, see :meth:`jaxformer.Translator.load`.
 
         Raises:
@@ -112,7 +169,7 @@ class TranslationEngine(CompiledTranslator):
                 setting is out of range.
         """
         found = Translator.load(workdir, **which)
-        found.decoding = replace(found.decoding, **(decoding or {}))
+        found.decoding = dataclasses.replace(found.decoding, **(decoding or {}))
         if shortlist:
             found.shortlist = Shortlist.find(
                 found.directory or Path(workdir),
@@ -120,28 +177,46 @@ class TranslationEngine(CompiledTranslator):
                 found.languages,
                 tagged=bool(found.codec.frame.source_before),
             )
-        return cls(found, os.path.basename(os.path.abspath(workdir)), rows)
+        name = os.path.basename(os.path.abspath(workdir))
+        return cls(found, name, rows, concurrent=concurrent)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What clients are told of the model."""
+        source, target = self.languages
+        names = {"name": self.name, "source": source, "target": target}
+        return names | {"checkpoint": self.checkpoint}
+
+    def warm(self) -> bool:
+        """Compile the next program; return False if there is none."""
+        if (program := self.programs.next()) is None:
+            return False
+        if program.use == PAIRS:
+            end = [self.translator.codec.frame.end]
+            jax.block_until_ready(self._pass(end, end, program.width))
+        else:
+            self._search(program, [])
+        self.programs.done.add(program)
+        return True
 
     def encode(
         self,
         text: str,
         *,
-        kind: SearchKind | None = None,
         prefix: str = "",
         required: Sequence[str] = (),
         n_best: int = 1,
-        aligned: int | None = None,
+        aligned: int | None = 0,
         place: int = 0,
     ) -> list[EncodedSentence]:
         """Encode a sentence of text and check what it asks for.
 
         Args:
             text: a sentence.
-            kind: of its search; None: that which the rest asks for.
-            prefix: what the translation begins with; it needs a rich kind.
-            required: phrases that the translation contains; they need a kind for them.
+            prefix: what the translation begins with.
+            required: phrases that the translation contains.
             n_best: translations that are asked for.
-            aligned: how many of its translations a rich search aligns, the best first;
+            aligned: how many of its translations have links of words, the best first;
                 None: all.
             place: of the sentence in its request, which its samples depend on.
 
@@ -152,22 +227,19 @@ class TranslationEngine(CompiledTranslator):
         Raises:
             ServingError: 422, it is too long, or its prefix cannot be written.
             LineError: a phrase cannot be required.
-            ValueError: a search of this kind takes no prefix or no phrases.
         """
-        begin, phrases = (prefix,) if prefix else (), tuple(required)
-        if kind is None:
-            rich = n_best > 1 or aligned != 0 or prefix
-            kind = TERMS if phrases else RICH if rich else PLAIN
-        if (begin and not kind.rich) or (phrases and not kind.required):
-            raise ValueError(f"a search of {kind} takes no such phrases")
-        search = self.searches.get(kind)
+        # Links of the words of the best need a pass of their own, and no other search.
+        rich = n_best > 1 or aligned is None or prefix
+        kind = TERMS if required else RICH if rich else PLAIN
+        search = self._searches.get(kind)
         if search is None:
             raise _cannot_require(
                 "needs a search of 2 hypotheses or more for required phrases, and this"
                 " server's has fewer: leave them out"
             )
+        begin = (prefix,) if prefix else ()
         try:
-            line = SourceLine(place, text, begin, phrases)
+            line = SourceLine(place, text, begin, tuple(required))
             (passage,), sentences = search.prepare([line])
         except LineError as error:
             if error.kind == "source":
@@ -182,8 +254,19 @@ class TranslationEngine(CompiledTranslator):
                     f"may have {MOST_REQUIRED} required phrases of {MOST_REQUIRED}"
                     f" tokens each, not {most}: shorten them, or leave some out"
                 )
-        kept = (each._replace(aligned=aligned) for each in sentences if each.ids)
-        return [EncodedSentence(each, kind, len(each.ids), passage) for each in kept]
+        return [
+            EncodedSentence(each, kind, len(each.ids), passage, aligned)
+            for each in sentences
+            if each.ids
+        ]
+
+    def needs(self, encoded: EncodedSentence) -> list[tuple[str, int]]:
+        """Return the uses and widths of the programs that a sentence waits for."""
+        found = [(encoded.kind, encoded.width)]
+        if encoded.aligned != 0:
+            length = encoded.width + self.translator.decoding.max_extra_length
+            found.append((PAIRS, min(length, self.programs.widths(PAIRS)[-1])))
+        return found
 
     def writes(self, text: str) -> bool:
         """Return whether both vocabularies can write a text as it is."""
@@ -198,21 +281,90 @@ class TranslationEngine(CompiledTranslator):
         """
         if len(parts) == 1:
             return parts[0]
-        return self.searches[encoded[0].kind].join(encoded[0].passage, parts)
+        return self._searches[encoded[0].kind].join(encoded[0].passage, parts)
 
     def search(
-        self, kind: SearchKind, encoded: Sequence[EncodedSentence]
-    ) -> list[list[Hypothesis] | Exception]:
-        """Translate sentences of one kind in batches of the smallest shapes that are
-        compiled; return the translations of each, or its error.
+        self, kind: str, encoded: Sequence[EncodedSentence]
+    ) -> tuple[list[list[Hypothesis] | Exception], int]:
+        """Translate sentences of one kind by programs that are compiled.
+
+        Returns:
+            The translations of each, or its error; and the source positions of the
+            shapes, rows times width.
         """
-        found: list[list[Hypothesis] | Exception] = []
+        found, positions = list[list[Hypothesis] | Exception](), 0
         while rest := encoded[len(found) :]:
-            width = max(each.width for each in rest)
-            with self.program(kind, len(rest), width) as shape:
-                batch = [each.sentence for each in rest[: shape.rows]]
-                found += self.searches[kind].search(batch, shape)
-        return found
+            program = self.programs.choose(
+                kind, len(rest), max(each.width for each in rest)
+            )
+            part = rest[: program.rows]
+            read = self._search(program, [each.sentence for each in part])
+            found += map(self._align, part, read)
+            positions += program.rows * program.width
+        return found, positions
+
+    def _search(
+        self, program: Program, batch: Sequence[Sentence]
+    ) -> list[list[Hypothesis] | LineError]:
+        """Search in the shape of a program, with room for all that its use may ask."""
+        use, rows, width = program
+        codec, listed = self.translator.codec, self.translator.shortlist
+        length = min(width + self.translator.decoding.max_extra_length, codec.positions)
+        room = len(codec.frame.target_before) if use == PLAIN else length
+        size = None
+        if listed is not None:  # the most tokens that so many sentences may need
+            own = listed.best.shape[1] * width + room + MOST_REQUIRED**2
+            special = len(listed.first) + len(listed.special) + 3
+            size = power_of_two(special + rows * own)
+        shape = Shape(
+            rows,
+            width,
+            prefixes=(1, room) if room else None,
+            required=(MOST_REQUIRED, MOST_REQUIRED) if use == TERMS else None,
+            listed=size,
+        )
+        return self._searches[use].search(batch, shape, concurrent=self._concurrent)
+
+    def _align(
+        self, encoded: EncodedSentence, found: list[Hypothesis] | Exception
+    ) -> list[Hypothesis] | Exception:
+        """Add the links of words to the translations of a sentence. A pair that is too
+        long for a pass has none.
+        """
+        if encoded.aligned == 0 or isinstance(found, Exception):
+            return found
+        codec, ids = self.translator.codec, encoded.sentence.ids
+        count = len(found) if encoded.aligned is None else encoded.aligned
+        sides, frame = codec.vocabularies, codec.frame
+        own, skip = (*frame.source_before, *frame.source_after), frame.target_before
+        linked = []
+        for each in found[:count]:
+            target = self.words.encode(each.tokens)
+            alignment = None
+            longest = max(len(ids), len(skip) + len(target))
+            if longest <= self.programs.widths(PAIRS)[-1]:
+                links = np.asarray(self._read(ids, [*skip, *target]).links)
+                alignment = Alignment(
+                    sides.source.pieces(ids),
+                    links[len(skip) : len(skip) + len(target), : len(ids)].copy(),
+                    number_words(sides.source, ids, own),
+                    number_words(sides.target, target, unknown_alone=True),
+                )
+            linked.append(dataclasses.replace(each, alignment=alignment))
+        return linked + found[count:]
+
+    def _read(
+        self, source: Sequence[int], target: Sequence[int], place: int = 0
+    ) -> Reading:
+        longest = max(len(source), len(target))
+        width = self.programs.choose(PAIRS, 1, longest).width
+        return self._pass(source, target, width, place)
+
+    def _pass(
+        self, source: Sequence[int], target: Sequence[int], width: int, place: int = 0
+    ) -> Reading:
+        how = {"width": width, "layer": self._layer, "place": place}
+        return read(self.translator.models, source, target, **how)
 
     def attend(
         self, text: str, translation: str, k: int = 0
@@ -220,29 +372,31 @@ class TranslationEngine(CompiledTranslator):
         """Return all attention weights of a sentence and its translation, and the
         ``k`` most probable tokens at each place of it, with their probabilities.
 
-        Args:
-            text: a sentence.
-            translation: of it.
-            k: at most :data:`~jaxformer.serving.compiled.MOST_CANDIDATES`.
-
         Raises:
             ServingError: 400, the text is blank; 422, a side has too many tokens.
         """
         if not text.strip():
             message = "attention needs a sentence that is not blank: give one"
             raise ServingError(400, "missing", message, field="text")
-        (longest,) = self.translator.codec.measure([text], [translation])
         what = "attention and steps are shown for"
-        self._check_pair(longest, MOST_ATTENDED, what, "too_many_tokens")
-        pair = self.translator.models, self.translator.codec, text, translation
-        with self.program("attend", 1, longest) as shape:
-            maps, best = given_pairs.attend(
-                *pair, width=shape.width, k=self._candidates
-            )
-        pieces = self.translator.vocabularies.target.pieces
-        return maps, [
-            [(pieces([token])[0], math.exp(value)) for token, value in own[:k]]
-            for own in best
+        source, target = self._encode_pair(
+            text, translation, MOST_ATTENDED, what, "too_many_tokens"
+        )
+        found = jax.device_get(self._read(source, target))
+        sides = self.translator.vocabularies
+        reads = [self.translator.model.config.bos_id, *target[:-1]]
+        shown = Attention(
+            sides.source.pieces(source),
+            sides.target.pieces(target),
+            sides.target.pieces(reads),
+            found.encoder[..., : len(source), : len(source)],
+            found.decoder[..., : len(target), : len(target)],
+            found.cross[..., : len(target), : len(source)],
+        )
+        likely = (own[: len(target), :k].tolist() for own in found.candidates)
+        return shown, [
+            list(zip(sides.target.pieces(tokens), map(math.exp, values), strict=True))
+            for values, tokens in zip(*likely, strict=True)
         ]
 
     def alternatives(self, text: str, prefix: str, k: int) -> list[Alternative]:
@@ -250,7 +404,7 @@ class TranslationEngine(CompiledTranslator):
         each with the best translation that begins so.
 
         The words begin with the pieces that are most probable after the prefix. Each is
-        completed by a search, all in one batch, whose other hypotheses add words.
+        completed by a search, whose other hypotheses add words.
 
         Args:
             text: a sentence.
@@ -261,7 +415,7 @@ class TranslationEngine(CompiledTranslator):
             ServingError: 422, the text is too long for one search, or the prefix cannot
                 be written.
         """
-        parts = self.encode(text, kind=RICH, prefix=prefix, aligned=0)
+        parts = self.encode(text, prefix=prefix, aligned=None)
         if len(parts) > 1:
             raise self._too_long(text)
         if not parts:
@@ -275,18 +429,20 @@ class TranslationEngine(CompiledTranslator):
         words, likely = self.words, self._next_tokens(sentence, begin)
         pieces = [each for each in likely if words.may_begin(each, first=not before)]
         asked = [
-            replace(parts[0], sentence=sentence._replace(prefixes=[[*begin, token]]))
+            dataclasses.replace(
+                parts[0], sentence=sentence._replace(prefixes=[[*begin, token]])
+            )
             for token in pieces[:k]
         ]
         completed: list[Hypothesis] = []
-        for found in self.search(RICH, asked):
+        for found in self.search(RICH, asked)[0]:
             if isinstance(found, Exception):
                 raise found
             completed += found
 
         def ending(ids: Sequence[int]) -> float:
             after = [*begin, *ids[before:]]
-            if len(after) >= min(MOST_READ, positions):
+            if len(after) >= self._most_read:
                 return 1.0  # no token has room after it
             likely = self._next_tokens(sentence, after).items()
             return sum(value for token, value in likely if words.ends(token))
@@ -295,32 +451,37 @@ class TranslationEngine(CompiledTranslator):
 
     def _next_tokens(self, sentence: Sentence, begin: list[int]) -> dict[int, float]:
         """Return the most probable tokens after others with their probabilities."""
-        pair = sentence.ids, [*begin, self.translator.codec.frame.end]
-        self._check_pair(longest := max(map(len, pair)))
-        with self.program("candidates", 1, longest) as shape:
-            own = self.translator.models, pair, self._considered
-            places = given_pairs.candidates(*own, width=shape.width)
-        return {token: math.exp(value) for token, value in places[len(begin)]}
+        target = [*begin, self.translator.codec.frame.end]
+        self._check_pair(max(len(sentence.ids), len(target)))
+        found = jax.device_get(self._read(sentence.ids, target, len(begin)).next)
+        values, tokens = (own.tolist() for own in found)
+        return dict(zip(tokens, map(math.exp, values), strict=True))
 
-    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
-        """Return the log-probability of each target given its source.
+    def score(self, pair: Pair) -> PairScore:
+        """Return the log-probability of a target given its source.
 
         Raises:
             ServingError: 422, a side is too long.
         """
-        models, codec = self.translator.models, self.translator.codec
-        longest = codec.measure(*map(list, zip(*pairs, strict=True))) if pairs else []
-        self._check_pair(max(longest, default=0))
-        order = sorted(range(len(pairs)), key=lambda index: longest[index])
-        found: dict[int, PairScore] = {}
-        while rest := order[len(found) :]:
-            with self.program("score", len(rest), longest[rest[0]]) as shape:
-                own = [each for each in rest if longest[each] <= shape.width]
-                batch = [pairs[index] for index in own[: shape.rows]]
-                how = self.translator.decoding, shape
-                scores = given_pairs.score(models, codec, batch, *how)
-            found |= dict(zip(own[: len(batch)], scores, strict=True))
-        return [found[index] for index in range(len(pairs))]
+        source, target = self._encode_pair(pair.source, pair.target)
+        skip = len(self.translator.codec.frame.target_before)
+        values = np.asarray(self._read(source, target).log_probabilities)
+        return PairScore(float(values[skip : len(target)].sum()), len(target) - skip)
+
+    @property
+    def _most_read(self) -> int:
+        return min(MOST_READ, self.programs.widths(PAIRS)[-1])
+
+    def _encode_pair(
+        self, source: str, target: str, *limit: Any
+    ) -> tuple[list[int], list[int]]:
+        codec = self.translator.codec
+        self._check_pair(*codec.measure([source], [target]), *limit)
+        (own,), (other,) = (
+            codec.encode_sources([source]),
+            codec.encode_targets([target]),
+        )
+        return own, other
 
     def _check_pair(
         self,
@@ -334,7 +495,7 @@ class TranslationEngine(CompiledTranslator):
         Raises:
             ServingError: 422, they are too many.
         """
-        limit = min(most, self.positions)
+        limit = min(most, self._most_read)
         if given > limit:
             message = f"{what} at most {limit} tokens a side, not {given}: shorten it"
             raise _too_long(message, limit, given, code)
@@ -344,6 +505,16 @@ class TranslationEngine(CompiledTranslator):
         given = len(codec.vocabularies.source.encode(text)) + codec.frame.added
         fault = f"a sentence has {given} tokens, and the model takes {limit} at once"
         return _too_long(f"{fault}: shorten it", limit, given)
+
+
+def plan_searches(translator: Translator) -> dict[str, LineSearch]:
+    """Return the search of each kind that a run's settings allow."""
+    decoding = translator.decoding
+    rich: Any = {"n_best": decoding.beam_size, "prefixes": ()}
+    found = {PLAIN: translator.line_search(), RICH: translator.line_search(**rich)}
+    if not decoding.sample and decoding.beam_size >= 2 * decoding.diversity_groups:
+        found[TERMS] = translator.line_search(required=(), **rich)
+    return found
 
 
 def load_engines(

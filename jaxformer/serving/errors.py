@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 class ServingError(Exception):
@@ -51,12 +54,6 @@ def draining() -> ServingError:
     )
 
 
-def as_serving_error(error: Exception) -> ServingError:
-    """Return the error that an answer shows. Any other error is a fault."""
-    if isinstance(error, ServingError):
-        return error
-    fault = ServingError(
-        500, "internal", "the translation failed: try again, or report the request's id"
-    )
-    fault.__cause__ = error
-    return fault
+def replace_surrogates(text: str) -> str:
+    """Return a text with U+FFFD in place of each lone surrogate."""
+    return _SURROGATES.sub("\ufffd", text)

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from jaxformer.data.language_codes import find_model_language, read_code, same_language
 from jaxformer.interop.argos_languages import describe_language
-from jaxformer.serving.errors import ServingError
-from jaxformer.serving.schema import wrong
-from jaxformer.translation.text.text import Query, Translated
+from jaxformer.serving.errors import ServingError, replace_surrogates
+from jaxformer.translation.text.html_text import Html
 
 if TYPE_CHECKING:
     from jaxformer.serving.engine import TranslationEngine
     from jaxformer.serving.service import Service
 
-
 _LONGEST_CODE = 35  # BCP 47
 _ALIASES = {"pb": "pt-BR", "zt": "zh-Hant"}  # LibreTranslate's older codes
 
-
-class Source(NamedTuple):
-    """The language of a text, and the probability that it is the one."""
-
-    code: str
-    probability: float
+Engines: TypeAlias = "Mapping[tuple[str, str], TranslationEngine]"
 
 
 def name_language(code: str) -> str:
@@ -49,98 +42,95 @@ def write_code(code: str) -> str:
     return found.language
 
 
-def write_target(code: str) -> str:
-    """Return the code of a run's language as DeepL writes that of a translation."""
-    return write_code(code).upper()
-
-
-def write_source(code: str) -> str:
-    """Return the code of a run's language as DeepL writes that of a text."""
-    return write_target(code).partition("-")[0]
-
-
-def list_codes(
-    service: Service, field: str, write: Callable[[str], str] = str
-) -> list[str]:
-    """Return the codes of what a field, such as ``source`` or ``target_lang``, may be.
-
-    Args:
-        service: of some pairs of languages.
-        field: its name begins with the side of the pairs.
-        write: writes the code of a run's language.
-    """
-    place = ("source", "target").index(field.partition("_")[0])
-    return sorted({write(pair[place]) for pair in service.engines})
-
-
-def find_language(
-    service: Service, field: str, code: str, write: Callable[[str], str] = write_code
-) -> str:
+def read_language(engines: Engines, field: str, code: str) -> str:
     """Return the code by which the runs know a language.
 
     Raises:
-        ServingError: the server does not have it; says which codes the field may have,
-            as ``write`` writes them.
+        ServingError: the server does not have it; says which it has.
     """
     asked, found = _ALIASES.get(code.lower(), code), None
+    known = sorted({code for pair in engines for code in pair})
     if len(code) <= _LONGEST_CODE:
-        found = find_model_language(asked, service.languages)
+        found = find_model_language(asked, known)
     if found is None:
-        names = ", ".join(list_codes(service, field, write))
-        shown = code[:_LONGEST_CODE]
-        raise wrong(field, f"one of {names}", shown, "unknown_language")
+        shown = replace_surrogates(code[:_LONGEST_CODE])
+        names = ", ".join(sorted({*map(write_code, known)}))
+        fault = f"{field} must be one of {names}, not {shown!r}"
+        raise ServingError(400, "unknown_language", fault, field=field, given=shown)
     return found
 
 
-def find_engine(service: Service, pair: tuple[str, str]) -> TranslationEngine:
-    """Return the engine of a pair of languages of the runs.
+def find_engine(engines: Engines, source: str, target: str) -> TranslationEngine:
+    """Return the engine of a pair of languages; an empty code is any language.
+
+    Raises:
+        ServingError: a language or the pair is unknown, or several pairs fit.
+    """
+    asked = {"source": source, "target": target}
+    known = [read_language(engines, *own) if own[1] else "" for own in asked.items()]
+    pairs = [
+        pair
+        for pair in engines
+        if all(code in ("", own) for code, own in zip(known, pair, strict=True))
+    ]
+    if len(pairs) == 1:
+        return engines[pairs[0]]
+    empty = [name for name, code in asked.items() if not code]
+    if pairs:
+        fault, field = f"{empty[0]} is missing", empty[0]
+    else:
+        one, other = (code or "any language" for code in known)
+        field = "target" if target else "source"
+        fault = f"{field} must fit: nothing translates {one} to {other}"
+    choices = ", ".join("-".join(pair) for pair in pairs or engines)
+    raise ServingError(
+        400,
+        "missing" if pairs else "unknown_pair",
+        f"{fault}; choose one of {choices}",
+        field=field,
+        given=asked[field] or None,
+    )
+
+
+def check_pair(engines: Engines, source: str, target: str) -> None:
+    """Check that a text can be translated, or is in the target language already.
 
     Raises:
         ServingError: nothing translates the pair; in the words of LibreTranslate.
     """
-    if pair in service.engines:
-        return service.engines[pair]
-    source, target = (f"{name_language(code)} ({write_code(code)})" for code in pair)
-    fault = f"{target} is not available as a target language from {source}"
-    given = write_code(pair[1])
-    raise ServingError(400, "unknown_pair", fault, field="target", given=given)
+    if source != target and (source, target) not in engines:
+        one, other = (
+            f"{name_language(code)} ({write_code(code)})" for code in (source, target)
+        )
+        fault = f"{other} is not available as a target language from {one}"
+        given = write_code(target)
+        raise ServingError(400, "unknown_pair", fault, field="target", given=given)
 
 
-async def find_source(service: Service, field: str, texts: Sequence[str]) -> Source:
-    """Return the language that texts are in: that of the runs if all have the same.
+def plain_text(text: str, format: str) -> str:
+    """Return a text without the markup of its format, to find out its language."""
+    if format != "html":
+        return text
+    return "\n".join(block.text for block in Html(text).blocks)
+
+
+async def find_source(
+    service: Service, field: str, text: str, target: str
+) -> tuple[str, float]:
+    """Return the language of a text, and the probability that it is the one: the most
+    probable that can be translated into the target language, or that itself.
 
     Raises:
         ServingError: there are several, and no package to tell them apart.
     """
-    sources = list_codes(service, "source")
+    known = {source for source, other in service.engines if other == target} | {target}
+    every = {source for source, _ in service.engines}
     try:
-        ranked = await service.detect("\n".join(texts))
+        ranked = await service.detect(text)
     except ServingError as error:
-        if sources[1:]:
+        if len(every) > 1:
             raise ServingError(400, error.code, error.message, field=field) from None
-        return Source(sources[0], 0.0)
-    if sources[1:]:
-        return Source(*ranked[0])
-    return Source(sources[0], dict(ranked).get(sources[0], 0.0))
-
-
-async def translate(
-    service: Service, texts: Sequence[str], source: str, target: str, **options: Any
-) -> list[Translated]:
-    """Translate texts of one language. What is in the target language stays as it is.
-
-    Args:
-        service: that translates.
-        texts: to translate.
-        source: code of a run.
-        target: code of a run.
-        options: of each :class:`Query`.
-
-    Raises:
-        ServingError: nothing translates the pair, or a text is refused.
-    """
-    if source == target:
-        return [Translated(text, [], [], [], source) for text in texts]
-    find_engine(service, (source, target))
-    queries = [Query(text, source, target, **options) for text in texts]
-    return await service.translate(queries)
+        ranked = [(code, 0.0) for code in every]
+    if len(every) == 1:
+        known = every
+    return next(own for own in ranked if own[0] in known)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,13 +19,12 @@ import uvicorn
 from jaxformer import signals
 from jaxformer.errors import InputError, first_line
 from jaxformer.files import describe
-from jaxformer.serving.access import Keys
 from jaxformer.serving.app import make_app
-from jaxformer.serving.config import ServingConfig, Site
+from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
-from jaxformer.serving.guard import allowed_hosts
-from jaxformer.serving.log import RequestLog
+from jaxformer.serving.middleware import allowed_hosts
 from jaxformer.serving.service import Service
+from jaxformer.serving.telemetry import LOG
 from jaxformer.translation.text.glossary import load_glossaries
 
 _KEEP_ALIVE = 5  # seconds
@@ -34,7 +34,6 @@ _MOST_HEAD = 65_536  # bytes of the head of a request, with its query
 def serve(
     load: Callable[[], list[TranslationEngine]],
     config: ServingConfig,
-    site: Site,
     *,
     show: Callable[[str], object],
     say: Callable[[str], object],
@@ -43,8 +42,7 @@ def serve(
 
     Args:
         load: reads the runs.
-        config: of the limits.
-        site: of the server.
+        config: of the server.
         show: writes a line for programs: where the server listens, that it is ready.
         say: writes a line for the operator.
 
@@ -53,35 +51,40 @@ def serve(
             translate the same pair.
     """
     begun = time.monotonic()
-    keys = Keys.load(site.keys) if site.keys else None
-    glossaries = load_glossaries(site.glossary)
-    hosts = allowed_hosts(site.host, site.allowed_host)
-    with contextlib.closing(bind(site.host, site.port)) as bound:
-        service = Service(load(), config, glossaries=glossaries)
-        app = make_app(
-            service,
-            page=not site.no_page,
-            root_path=site.root_path,
-            keys=keys,
-            hosts=hosts,
-            origins=site.cors,
-            log=RequestLog(sys.stderr, addresses=site.log_addresses)
-            if site.log == "json"
-            else None,
-        )
-        url = name_url(bound, site.root_path)
-        if keys is None and not allowed_hosts(site.host):
-            say(f"anybody who reaches {url} may use it: see --keys")
+    glossaries = load_glossaries(config.glossary)
+    LOG.addHandler(logging.StreamHandler(sys.stderr))
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = logging.raiseExceptions = False  # a full disk stops no request
+    with contextlib.closing(bind(config.host, config.port)) as bound:
+        url = name_url(bound, config.root_path)
 
-        def announce() -> None:
-            seconds = time.monotonic() - begun
-            programs = f"{service.done} programs in {seconds:.0f} s"
-            show(f"ready {url} {service.describe()}, {programs}")
+        def loaded() -> None:
+            show(f"listening {url}")
+            if config.keys is None and not allowed_hosts(config.host):
+                say(f"anybody who reaches {url} may use it: see --keys")
+            say(f"compiling {service.programs[1]} programs, ready after the first")
+
+        def ready() -> None:
+            _freeze_heap()
+            pairs = ", ".join(
+                f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
+                for pair, engine in service.engines.items()
+            )
+            count, seconds = service.programs[0], time.monotonic() - begun
+            show(f"ready {url} {pairs}, {count} programs in {seconds:.0f} s")
             notify("READY=1")
 
-        show(f"listening {url}")
-        say(f"compiling {service.programs} programs, ready when some of them are done")
-        server = Server(app, service, site.trusted_proxy, announce=announce, say=say)
+        def warm() -> None:
+            _freeze_heap()
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                say(f"all {service.programs[0]} programs are compiled")
+
+        def stop() -> None:
+            server.should_exit = True
+
+        steps: Any = {"loaded": loaded, "ready": ready, "warm": warm, "stop": stop}
+        service = Service(load, config, glossaries, **steps)
+        server = Server(service)
         server.run_on(bound)
 
 
@@ -116,29 +119,13 @@ class Server(uvicorn.Server):
     once.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        service: Service,
-        proxies: Sequence[str] = (),
-        *,
-        announce: Callable[[], None],
-        say: Callable[[str], object],
-    ) -> None:
-        """Take an application and its service.
-
-        Args:
-            app: an ASGI application.
-            service: that it answers from.
-            proxies: addresses whose ``X-Forwarded-For`` is believed.
-            announce: called once the service is ready.
-            say: writes a line for the operator.
-        """
+    def __init__(self, service: Service) -> None:
+        """Take the service that answers."""
         config = service.config
         super().__init__(
             uvicorn.Config(
-                app,
-                http="h11",
+                make_app(service),
+                http="h11",  # httptools has no limit of a head
                 h11_max_incomplete_event_size=_MOST_HEAD,
                 limit_concurrency=config.connections + 1,  # with the one that asks
                 ws="none",
@@ -147,17 +134,14 @@ class Server(uvicorn.Server):
                 log_config=None,
                 log_level="critical",  # its errors may show texts
                 access_log=False,
-                proxy_headers=bool(proxies),
-                forwarded_allow_ips=list(proxies),
+                proxy_headers=bool(config.trusted_proxy),
+                forwarded_allow_ips=list(config.trusted_proxy),
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
                 timeout_graceful_shutdown=max(1, round(config.grace)),
             )
         )
         self._service = service
-        self._announce: Callable[[], None] | None = announce
-        self._say = say
-        self._is_warm = False
 
     def run_on(self, bound: socket.socket) -> None:
         """Answer on a socket until a signal ends the server.
@@ -174,25 +158,9 @@ class Server(uvicorn.Server):
         """Leave the handlers as they are, see :meth:`run_on`."""
         return contextlib.nullcontext()
 
-    async def on_tick(self, counter: int) -> bool:
-        """Announce that the service is ready; end when its time has come."""
-        service = self._service
-        if self._announce is not None and service.is_ready.is_set():
-            _freeze_heap()
-            self._announce()
-            self._announce = None
-        if not self._is_warm and service.done == service.programs:
-            _freeze_heap()
-            with contextlib.suppress(OSError):  # the terminal may be closed
-                self._say(f"all {service.done} programs are compiled")
-            self._is_warm = True
-        if service.error is not None:
-            self.should_exit = True
-        return await super().on_tick(counter)
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.should_exit:
-            self._service.state = "draining"
+            self._service.drain()
             self.should_exit = True
             notify("STOPPING=1")
         elif number == signal.SIGINT:

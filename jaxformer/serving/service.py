@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
+import threading
 import time
-import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import jax
 
 from jaxformer.data.language_identification import rank_languages
-from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.serving.batcher import Batcher, Job
-from jaxformer.serving.call import current
+from jaxformer.serving.access import Access, load_keys
+from jaxformer.serving.batcher import Batcher, Job, Kind, Room
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.jobs import Key, RequestJobs, Times, Waiting, call_all
-from jaxformer.serving.languages import find_language
-from jaxformer.serving.metrics import Metrics
-from jaxformer.translation.results import PairScore
+from jaxformer.serving.languages import find_engine
+from jaxformer.serving.programs import PAIRS, RICH
+from jaxformer.serving.telemetry import Metrics
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.text import (
     MOST_ALIGNED,
@@ -34,192 +43,202 @@ from jaxformer.translation.text.text import (
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
-_SCORED = 4  # pairs between which other requests have their turn
+_CALL = "call"  # the use of what is not a sentence
+# JAX's own name of the event that a program is ready: compiled, or read from a cache.
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+class Client(NamedTuple):
+    """Whose request it is, and what the log says of the request."""
+
+    name: str
+    facts: dict[str, Any]
+
+
+class Admitted(NamedTuple):
+    """Texts that have room in the queue."""
+
+    texts: Sequence[Text]
+    room: Room
+    client: Client
 
 
 class Service:
-    """The engines of a server behind one queue. One thread searches, another compiles.
+    """The engines of a server behind one queue.
 
     Attributes:
-        engines: by their languages, source and target.
         config: of the server.
-        state: ``warming`` until the first programs are compiled, then ``ready``;
-            ``draining`` once the server ends.
-        done: programs compiled, of ``programs``.
-        error: what ended the warm-up or the batches; None: nothing.
+        engines: by their languages, source and target; empty until they are loaded.
+        is_loaded: set once they are.
+        error: what ended the server; None: nothing.
+        access: keys and rates.
         metrics: of the server.
-        count_requests: returns how many requests are being answered.
     """
 
     def __init__(
         self,
-        engines: Sequence[TranslationEngine],
+        load: Callable[[], Sequence[TranslationEngine]],
         config: ServingConfig,
-        *,
         glossaries: Mapping[str, Glossary] | None = None,
+        *,
+        loaded: Callable[[], object] = lambda: None,
+        ready: Callable[[], object] = lambda: None,
+        warm: Callable[[], object] = lambda: None,
+        stop: Callable[[], object] = lambda: None,
     ) -> None:
-        """Take engines that have loaded their runs.
+        """Load nothing yet.
 
         Args:
-            engines: one for each pair of languages.
+            load: reads the runs, one engine for each pair of languages.
             config: of the server.
             glossaries: whose terms translations contain, by pair, such as ``en-de``;
                 an empty text is the only pair.
+            loaded: called once the runs are read.
+            ready: called once a translation waits for no more compilation.
+            warm: called once all programs are compiled.
+            stop: ends the server, as the runs cannot be served.
 
         Raises:
-            InputError: two engines translate the same pair, or none that of a glossary.
+            InputError: the keys cannot be read.
         """
+        self._load, self._loaded, self._ready = load, loaded, ready
+        self._warmed, self._stop = warm, stop
+        self.config, self._named = config, glossaries or {}
+        self._glossaries: dict[tuple[str, str], Glossary] = {}
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
+        self.is_loaded, self._compiled = asyncio.Event(), asyncio.Condition()
+        self.error: BaseException | None = None
+        self._is_draining = False
+        keys = load_keys(config.keys) if config.keys else None
+        self.access = Access(keys, config.rate)
+        # A program takes seconds to compile, in which others are searched.
+        self._name = f"search {id(self)}"
+        self._searchers = ThreadPoolExecutor(config.searches, self._name)
+        self._compiler = ThreadPoolExecutor(1, "compile")
+        # Several would keep the event loop from the interpreter.
+        self._encoder = ThreadPoolExecutor(1, "encode")
+        self.metrics = Metrics(lambda: self.batcher.held)
+        self.batcher = Batcher(
+            self._search,
+            rows=lambda kind: (
+                1
+                if kind.use == _CALL
+                else self.engines[kind.pair].programs.rows(kind.use)
+            ),
+            capacity=config.queue,
+            workers=config.searches,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load, compile and search until the block ends."""
+
+        def note(event: str, duration_secs: float, **_: str | int) -> None:
+            thread = threading.current_thread().name
+            if event == _COMPILED and thread.startswith(self._name):
+                self.metrics.compiled("ready")
+
+        jax.monitoring.register_event_duration_secs_listener(note)
+        tasks = [
+            asyncio.create_task(each()) for each in (self.batcher.serve, self._warm)
+        ]
+        try:
+            yield
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+            self.drain()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for threads in (self._searchers, self._compiler, self._encoder):
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    def drain(self) -> None:
+        """Say from now on that the server ends."""
+        self._is_draining = True
+
+    async def _warm(self) -> None:
+        """Read the runs, and compile their programs: one of each engine in turn."""
+        try:
+            self._add(await _run_in(self._compiler, self._load))
+            self.is_loaded.set()
+            self._loaded()
+            left, is_ready = list(self.engines.values()), False
+            while left:
+                for engine in list(left):
+                    if not await _run_in(self._compiler, engine.warm):
+                        left.remove(engine)
+                        continue
+                    self.metrics.compiled("warmup")
+                    async with self._compiled:
+                        self._compiled.notify_all()
+                    if not is_ready and self.state == "ready":
+                        is_ready = True
+                        self._ready()
+            self._warmed()
+        except Exception as error:
+            self.error = error
+            self._stop()
+
+    def _add(self, engines: Sequence[TranslationEngine]) -> None:
+        """Take engines that have read their runs.
+
+        Raises:
+            InputError: two translate the same pair, or none that of a glossary.
+        """
         for engine in engines:
-            other = self.engines.setdefault(engine.languages, engine)
+            pair = engine.languages
+            other = self.engines.setdefault(pair, engine)
             if other is not engine:
                 names = f"{other.name} and {engine.name}"
                 if engine.name == other.name:
                     names = f"two runs named {engine.name}"
                 raise InputError(
                     "each run must translate a pair of languages of its own, but"
-                    f" {names} both translate {'-'.join(engine.languages)}: leave one"
-                    " out"
+                    f" {names} both translate {'-'.join(pair)}: leave one out"
                 )
-        self.config = config
-        self.glossaries = {
-            self._find_pair(name): own for name, own in (glossaries or {}).items()
-        }
-        self.state: Literal["warming", "ready", "draining"] = "warming"
-        self.done = 0
-        self.error: BaseException | None = None
-        self.is_ready = asyncio.Event()
-        self._worker = ThreadPoolExecutor(1, "model")
-        # A program takes seconds to compile, in which others are searched.
-        self._compiler = ThreadPoolExecutor(1, "compiler")
-        # Several would keep the event loop from the interpreter.
-        self._encoder = ThreadPoolExecutor(1, "encoder")
-        # The long texts of a client wait for each other, not for those of others.
-        self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
-        self.count_requests: Callable[[], float] = lambda: 0
-        self.metrics = Metrics(
-            waiting=lambda: self.batcher.waiting,
-            in_flight=lambda: self.count_requests(),
-        )
-        self.batcher = Batcher(
-            self._search,
-            rows=self._rows,
-            capacity=config.queue,
-            observe=self.metrics.batch,
-        )
-        self.metrics.serve(
-            (*own.languages, own.checkpoint) for own in self.engines.values()
-        )
+            self.metrics.serve(*pair, engine.checkpoint)
+        for name, glossary in self._named.items():
+            source, _, target = name.partition("-")
+            try:
+                pair = find_engine(self.engines, source, target).languages
+            except ServingError as error:
+                raise InputError(
+                    "a glossary must be of one pair of languages, as in"
+                    f" --glossary=en-de:FILE: {error.message}"
+                ) from None
+            self._glossaries[pair] = glossary
 
     @property
-    def programs(self) -> int:
-        """Number of programs that the warm-up compiles."""
-        return sum(engine.programs for engine in self.engines.values())
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Search what waits, and compile, until the block ends."""
-        tasks = [
-            asyncio.create_task(self._guarded(work))
-            for work in (self.batcher.serve, self._warm)
-        ]
-        try:
-            yield
-        finally:
-            self.state = "draining"
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for threads in (self._worker, self._compiler, self._encoder):
-                threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _guarded(self, work: Callable[[], Any]) -> None:
-        try:
-            await work()
-        except Exception as error:
-            self.error = error
-
-    async def _warm(self) -> None:
-        """Compile what makes each engine ready, then the rest."""
-        warmed = [(engine, engine.warm()) for engine in self.engines.values()]
-        counts = [0] * len(warmed)
-        for needed in (True, False):
-            for number, (engine, steps) in enumerate(warmed):
-                while not needed or counts[number] < engine.needed:
-                    count: Any = await _run_in(self._compiler, next, steps, None)
-                    if count is None:
-                        break
-                    counts[number] = count
-                    self.metrics.compiled("warmup")
-                    self.done = sum(counts)
-            if needed and self.state == "warming":
-                self.state = "ready"
-                self.is_ready.set()
-
-    def _rows(self, key: Any) -> int:
-        return 1 if key.kind is None else self.engines[key.pair].rows
-
-    async def _search(self, key: Any, jobs: Sequence[Waiting]) -> Sequence[Any]:
-        """Search a batch."""
-        begun, engine = time.monotonic(), self.engines[key.pair]
-        for job in jobs:
-            job.begun = begun
-        before, positions = engine.compilations, engine.source_positions
-        if key.kind is None:
-            results = await _run_in(self._worker, call_all, engine, jobs)
-        else:
-            work: list[Any] = [job.work for job in jobs]
-            results = await _run_in(self._worker, engine.search, key.kind, work)
-            tokens = sum(each.width for each in work)
-            self.metrics.padded(str(key), tokens, engine.source_positions - positions)
-        self.metrics.compiled("ready", engine.compilations - before)
-        return results
-
-    def engine(self, source: str, target: str) -> TranslationEngine:
-        """Return the engine of a pair of languages; an empty code is any language.
-
-        Raises:
-            ServingError: a language or the pair is unknown, or several pairs fit.
+    def state(self) -> str:
+        """``warming`` until each engine can translate, then ``ready``; ``draining``
+        once the server ends.
         """
-        asked = {"source": source, "target": target}
-        known = [find_language(self, *own) if own[1] else "" for own in asked.items()]
-        pairs = [
-            pair
-            for pair in self.engines
-            if all(code in ("", own) for code, own in zip(known, pair, strict=True))
-        ]
-        if len(pairs) == 1:
-            return self.engines[pairs[0]]
-        empty = [name for name, code in asked.items() if not code]
-        if pairs:
-            fault, field = f"{empty[0]} is missing", empty[0]
-        else:
-            one, other = (code or "any language" for code in known)
-            field = "target" if target else "source"
-            fault = f"{field} must fit: nothing translates {one} to {other}"
-        choices = ", ".join("-".join(pair) for pair in pairs or self.engines)
-        raise ServingError(
-            400,
-            "missing" if pairs else "unknown_pair",
-            f"{fault}; choose one of {choices}",
-            field=field,
-            given=asked[field] or None,
-        )
-
-    def _find_pair(self, name: str) -> tuple[str, str]:
-        source, _, target = name.partition("-")
-        try:
-            return self.engine(source, target).languages
-        except ServingError as error:
-            raise InputError(
-                "a glossary must be of one pair of languages, as in"
-                f" --glossary=en-de:FILE: {error.message}"
-            ) from None
+        if self._is_draining:
+            return "draining"
+        every = self.engines.values()
+        is_ready = self.engines and all(each.programs.done for each in every)
+        return "ready" if is_ready else "warming"
 
     @property
-    def languages(self) -> list[str]:
-        """Codes of the languages of all texts and translations, sorted."""
-        return sorted({code for pair in self.engines for code in pair})
+    def programs(self) -> tuple[int, int]:
+        """How many programs are compiled, and how many will be."""
+        every = [each.programs for each in self.engines.values()]
+        return sum(len(own.done) for own in every), sum(len(own.all) for own in every)
+
+    async def _search(self, jobs: Sequence[Job]) -> Sequence[Any]:
+        """Search a batch."""
+        kind, begun, padding = jobs[0].kind, time.monotonic(), None
+        engine, work = self.engines[kind.pair], [job.payload for job in jobs]
+        if kind.use == _CALL:
+            found = [await _run_in(self._searchers, work[0], engine)]
+        else:
+            run = engine.search, kind.use, work
+            found, positions = await _run_in(self._searchers, *run)
+            padding = 1 - sum(each.width for each in work) / positions
+        waits = [begun - job.since for job in jobs]
+        self.metrics.batch(kind, waits, time.monotonic() - begun, padding)
+        return found
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """Rank the languages of the server by the probability that a text is in them.
@@ -227,66 +246,208 @@ class Service:
         Raises:
             ServingError: a package that this needs is not installed.
         """
+        languages = sorted({code for pair in self.engines for code in pair})
         try:
-            return await asyncio.to_thread(rank_languages, text, self.languages)
+            return await asyncio.to_thread(rank_languages, text, languages)
         except InputError as error:
             raise ServingError(501, "no_detector", str(error)) from None
 
-    async def translate(
-        self,
-        queries: Sequence[Query],
-        *,
-        sentence: Callable[[int, int, SentenceResult], None] | None = None,
-        begin: Callable[[list[Text]], None] | None = None,
-        times: Times | None = None,
-    ) -> list[Translated]:
-        """Translate the texts of a request.
+    @contextlib.asynccontextmanager
+    async def _reserve(self, count: int, client: Client) -> AsyncIterator[Room]:
+        with self.batcher.reserve(client.name, count) as room:
+            await self.access.spend(client.name, count)
+            try:
+                yield room
+            finally:
+                waited = (room.begun or room.since) - room.since
+                client.facts["queue_seconds"] = round(waited, 4)
+
+    @contextlib.asynccontextmanager
+    async def admit(
+        self, queries: Sequence[Query], client: Client
+    ) -> AsyncIterator[Admitted]:
+        """Reserve room for the sentences of texts, and encode them.
+
+        A request that has no room or no rate left is refused before a word of it is
+        encoded. When the block ends, no sentence of it that has not begun is searched.
 
         Args:
-            queries: one for each text.
-            sentence: called with the numbers of a text and of its sentence, and the
-                result, as each is found.
-            begin: called with the texts, cut into sentences, before they are searched.
-            times: set to the times of the request.
+            queries: one for each text, with the languages of an engine.
+            client: whose request it is.
 
         Raises:
-            ServingError: a text is refused, or the server has no room or no time.
+            ServingError: it is refused.
         """
-        arrived = time.monotonic()
-        self._check_ready()
+        texts = await self._compute(queries, self._cut, queries)
+        count = sum(len(text.cuts) for text in texts)
+        client.facts["sentences"] = count
+        client.facts["characters"] = sum(len(query.text) for query in queries)
+        async with self._reserve(count, client) as room:
+            await self._compute(queries, lambda: [_encode(text) for text in texts])
+            yield Admitted(texts, room, client)
+
+    def _cut(self, queries: Sequence[Query]) -> list[Text]:
         pairs = [(query.source, query.target) for query in queries]
-        known = {pair: self.engine(*pair) for pair in dict.fromkeys(pairs)}
-        engines = [known[pair] for pair in pairs]
-        call, lines = current(), sum(query.lines for query in queries)
-        with self.batcher.reserved(lines, call.client):
-            call.spend(lines)
-            texts = await self._compute(queries, self._prepare, queries, engines)
-        count = sum(text.searches for text in texts)
-        self.batcher.admit(count, call.client)  # what is refused costs no more
-        call.owe(count - lines)
-        if begin is not None:
-            begin(texts)
-        run = RequestJobs(texts, sentence)
-        end = arrived + self.config.timeout
-        await self._run(run, end)
-        queue_seconds = run.begun - arrived if run.jobs else 0.0
-        if run.lost:
-            await _run_in(self._encoder, run.ask_between)
-            run.queue(run.lost)
-            await self._run(run, end)
-        if times is not None:
-            times.seconds = time.monotonic() - arrived
-            times.queue_seconds = queue_seconds
-        call.note(
-            kind=run.kind,
-            queue_seconds=queue_seconds,
-            sentences=sum(len(text.cuts) for text in texts),
-            characters=sum(len(query.text) for query in queries),
+        with _required(400, "out_of_range"):
+            return [
+                Text(query, self.engines[pair], self._glossaries.get(pair))
+                for query, pair in zip(queries, pairs, strict=True)
+            ]
+
+    async def translate(
+        self, queries: Sequence[Query], client: Client
+    ) -> list[Translated]:
+        """Translate the texts of a request; see :meth:`admit` and :meth:`search`. What
+        is in the target language stays as it is.
+        """
+        asked = [query for query in queries if query.source != query.target]
+        done = list[Translated]()
+        if asked:
+            async with self.admit(asked, client) as admitted:
+                done = await self.search(admitted)
+        rest = iter(done)
+        return [
+            Translated(query.text, [], [], [], query.source)
+            if query.source == query.target
+            else next(rest)
+            for query in queries
+        ]
+
+    async def search(
+        self,
+        admitted: Admitted,
+        found: Callable[[int, int, SentenceResult], None] = lambda *_: None,
+    ) -> list[Translated]:
+        """Translate what is admitted; the first sentence that fails ends the others.
+
+        Args:
+            admitted: texts with room in the queue.
+            found: called with the numbers of a text and of its sentence, and the
+                result, as each is found.
+
+        Raises:
+            ServingError: 504, the time is over, or the error of a sentence.
+        """
+        texts, room, _ = admitted
+        for text in texts:
+            sentences = (each for cut in text.cuts for ask in cut.asks for each in ask)
+            needed = {need for each in sentences for need in text.engine.needs(each)}
+            await self._wait_for(text.engine, *needed)
+
+        async def search(text: Text, number: int, place: int) -> Any:
+            settled = await self._settle(text, text.cuts[place], room)
+            found(number, place, settled[0])
+            return settled
+
+        results = iter(
+            await self._gather(
+                [
+                    search(text, number, place)
+                    for number, text in enumerate(texts)
+                    for place in range(len(text.cuts))
+                ]
+            )
         )
-        done = await self._compute(queries, run.finish)
-        for text, own in zip(texts, done, strict=True):
-            self._count(text, own)
+        own = [list(itertools.islice(results, len(text.cuts))) for text in texts]
+        done = await self._compute(
+            [text.query for text in texts],
+            lambda: [text.finish(each) for text, each in zip(texts, own, strict=True)],
+        )
+        for text, each in zip(texts, done, strict=True):
+            best = [sentence.hypotheses[0] for sentence in each.sentences]
+            self.metrics.translated(
+                text.engine.languages,
+                sentences=len(text.cuts),
+                characters=len(text.query.text),
+                source_tokens=text.tokens,
+                target_tokens=sum(len(own.tokens) for own in best),
+            )
         return done
+
+    async def _settle(self, text: Text, cut: Any, room: Room) -> Any:
+        """Search a sentence, and the texts between its placeholders if they do not come
+        back.
+        """
+        engine = text.engine
+        while True:
+            asks = [
+                [
+                    room.put(
+                        Kind(engine.languages, own.kind),
+                        next(
+                            each
+                            for each in engine.programs.widths(own.kind)
+                            if each >= own.width
+                        ),
+                        own,
+                    )
+                    for own in ask
+                ]
+                for ask in cut.asks
+            ]
+            settled = text.settle(cut, [[await own for own in ask] for ask in asks])
+            if settled is not None:
+                return settled
+            await _run_in(self._encoder, text.ask_between, cut)
+
+    async def call(
+        self,
+        engine: TranslationEngine,
+        calls: Sequence[Callable[[TranslationEngine], Result]],
+        client: Client,
+    ) -> list[Result]:
+        """Call functions of an engine in the queue of the sentences, each in a turn of
+        its own.
+
+        Raises:
+            ServingError: as of :meth:`admit` and :meth:`search`, or what the engine
+                refuses.
+        """
+        async with self._reserve(len(calls), client) as room:
+            widest = engine.programs.widths
+            uses = ((use, widest(use)[-1]) for use in (RICH, PAIRS))
+            await self._wait_for(engine, *uses)
+
+            async def run(call: Callable[[TranslationEngine], Result]) -> Result:
+                return await room.put(Kind(engine.languages, _CALL), 0, call)
+
+            return await self._gather([run(call) for call in calls])
+
+    async def _wait_for(
+        self, engine: TranslationEngine, *needed: tuple[str, int]
+    ) -> None:
+        """Wait for the programs of some uses and widths, without a limit: nobody is
+        refused because the server compiles.
+        """
+        for need in needed:
+            is_there = functools.partial(engine.programs.wait_for, *need)
+            if not is_there():
+                async with self._compiled:
+                    await self._compiled.wait_for(is_there)
+
+    async def _gather(
+        self, works: Sequence[Coroutine[Any, Any, Result]]
+    ) -> list[Result]:
+        """Wait for all; the first that fails ends the others.
+
+        Raises:
+            ServingError: 504, the time is over.
+        """
+        limit = self.config.timeout
+        try:
+            async with asyncio.timeout(limit), asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work) for work in works]
+        except TimeoutError:
+            raise ServingError(
+                504,
+                "deadline",
+                f"the text still waited after {limit:g} seconds: try again later, or"
+                " send less at once",
+                limit=limit,
+            ) from None
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
 
     async def _compute(
         self, queries: Sequence[Query], call: Callable[..., Result], *arguments: Any
@@ -294,85 +455,7 @@ class Service:
         """Call a function of the texts of queries, in a thread if they are long."""
         if sum(len(query.text) for query in queries) <= _SHORT:
             return call(*arguments)
-        async with self._turns.setdefault(current().client, asyncio.Lock()):
-            return await _run_in(self._encoder, call, *arguments)
-
-    async def _run(self, run: RequestJobs, end: float) -> None:
-        left, client = end - time.monotonic(), current().client
-        await self.batcher.run(run.jobs, timeout=left, done=run.take, client=client)
-
-    def _count(self, text: Text, done: Translated) -> None:
-        best = [each.hypotheses[0] for each in done.sentences]
-        self.metrics.translated(
-            *text.engine.languages,
-            sentences=len(text.cuts),
-            characters=len(text.query.text),
-            source_tokens=text.tokens,
-            target_tokens=sum(len(each.tokens) for each in best),
-        )
-
-    def _prepare(
-        self, queries: Sequence[Query], engines: Sequence[TranslationEngine]
-    ) -> list[Text]:
-        texts, count = list[Text](), 0
-        for query, engine in zip(queries, engines, strict=True):
-            glossary = self.glossaries.get(engine.languages)
-            with _required(400, "out_of_range"):
-                texts.append(text := Text(query, engine, glossary))
-            self.batcher.check(count := count + len(text.cuts))
-        for text in texts:
-            with _required(422, "cannot_write"):
-                text.encode()
-            _check_links(text)
-        return texts
-
-    def _check_ready(self) -> None:
-        if self.state == "warming":
-            raise ServingError(
-                503,
-                "warming",
-                "the server compiles its programs: try again when /ready says so",
-                retry_after=5,
-            )
-
-    async def call(
-        self,
-        engine: TranslationEngine,
-        *calls: Callable[[TranslationEngine], Result],
-        cost: int = 1,
-    ) -> list[Result]:
-        """Call an engine in the queue of the sentences, once for each turn.
-
-        Args:
-            engine: the one of its pair by then is called.
-            *calls: such as ``lambda engine: engine.attend(text, translation)``.
-            cost: sentences that they count as.
-
-        Raises:
-            ServingError: as of :meth:`translate`, or what the engine refuses.
-        """
-        self._check_ready()
-        self.batcher.admit(len(calls), current().client)
-        current().spend(cost)
-        key, limit = Key(engine.languages, None), self.config.timeout
-        jobs = [Job(key, 0, Waiting(call)) for call in calls]
-        return await self.batcher.run(jobs, timeout=limit, client=current().client)
-
-    async def score(
-        self, engine: TranslationEngine, pairs: Sequence[Pair]
-    ) -> list[PairScore]:
-        """Return the log-probability of each target given its source."""
-        parts = [pairs[i : i + _SCORED] for i in range(0, len(pairs), _SCORED)]
-        calls = (lambda own, part=part: own.score(part) for part in parts)
-        found = await self.call(engine, *calls, cost=len(pairs))
-        return [score for part in found for score in part]
-
-    def describe(self) -> str:
-        """Return the pairs and their checkpoints in one line."""
-        return ", ".join(
-            f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
-            for pair, engine in self.engines.items()
-        )
+        return await _run_in(self._encoder, call, *arguments)
 
 
 @contextlib.contextmanager
@@ -386,12 +469,15 @@ def _required(status: int, code: str) -> Iterator[None]:
         raise ServingError(status, code, message, field="required") from None
 
 
-def _check_links(text: Text) -> None:
-    """Check that words are not linked in a sentence of too many tokens.
+def _encode(text: Text) -> None:
+    """Encode a text.
 
     Raises:
-        ServingError: 422, they are.
+        ServingError: 422, a phrase cannot be required, or words are to be linked in a
+            sentence of too many tokens.
     """
+    with _required(422, "cannot_write"):
+        text.encode()
     tokens = max((cut.tokens for cut in text.cuts), default=0) * text.query.alignment
     if tokens > MOST_ALIGNED:
         raise ServingError(

@@ -43,6 +43,10 @@ class NextWords:
     def _continuing(self) -> list[bool]:
         return self._vocabulary.continuing.tolist()
 
+    def encode(self, pieces: Iterable[str]) -> list[int]:
+        """Return the tokens of pieces."""
+        return [self._ids.get(piece, self._vocabulary.unk_id) for piece in pieces]
+
     def begins(self, token: int) -> bool:
         """Whether a token begins a word: after white space, or in a script without."""
         if token >= self._vocabulary.size:
@@ -96,7 +100,7 @@ class NextWords:
         beginning of one, and the tokens up to its end; an empty word where the
         translation has no text there.
         """
-        ids = [self._ids.get(piece, self._vocabulary.unk_id) for piece in found.tokens]
+        ids = self.encode(found.tokens)
         end = before + 1
         while end < len(ids) and not self.ends(ids[end]):
             end += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -10,10 +11,10 @@ from typing import Any, NamedTuple
 import httpx
 from serving.fake_engine import FakeEngine
 
-from jaxformer.serving.access import Keys
+from jaxformer.serving.access import Access
 from jaxformer.serving.app import make_app
 from jaxformer.serving.config import ServingConfig
-from jaxformer.serving.service import Service
+from jaxformer.serving.service import Client, Service
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.text import Query, Translated
 
@@ -31,55 +32,88 @@ class Answer(NamedTuple):
 
 
 async def ask(
-    app: Any, method: str, path: str, body: Any = None, **headers: str
+    app: Any,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    address="127.0.0.1",
+    **headers,
 ) -> Answer:
     """Return a whole answer."""
     given = {"content-type": "application/json", "host": "127.0.0.1"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
     content = b"" if body is None else json.dumps(body).encode()
-    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    transport = httpx.ASGITransport(app, client=(address, 1))
     async with httpx.AsyncClient(transport=transport) as client:
         url = f"http://127.0.0.1{path}"
         found = await client.request(method, url, content=content, headers=given)
     return Answer(found.status_code, dict(found.headers), found.content)
 
 
-def run_ready(service: Service, work: Callable[[], Awaitable[Any]]) -> Any:
-    """Run a coroutine function, for at most 20 s, once a service is ready."""
+def configure(**changes: Any) -> ServingConfig:
+    """Return settings under which a server may be called by any name."""
+    return ServingConfig(**{"host": "0.0.0.0", "log": "off"} | changes)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def run(service: Service, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine function, for at most 20 s, while a service runs."""
 
     async def main() -> Any:
         async with service.running():
-            await service.is_ready.wait()
             return await work()
 
     return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def run_ready(service: Service, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine function once all programs are compiled."""
+
+    async def main() -> Any:
+        await until(lambda: service.programs[0] == service.programs[1] > 0)
+        return await work()
+
+    return run(service, main)
+
+
+def served(
+    work: Callable[[Any, Service], Awaitable[Any]],
+    *engines: FakeEngine,
+    keys: dict[str, str] | None = None,
+    key_file: str | None = None,
+    glossaries: dict[str, Glossary] | None = None,
+    **config: Any,
+) -> Any:
+    """Run a coroutine function with the application of a ready service."""
+    loaded: Any = list(engines) or [FakeEngine()]
+    service = Service(lambda: loaded, configure(keys=key_file, **config), glossaries)
+    if keys:
+        service.access = Access(keys, config.get("rate", 0))
+    return run_ready(service, lambda: work(make_app(service), service))
 
 
 def translate(
     *queries: Query,
     engine: FakeEngine | None = None,
     glossary: Glossary | None = None,
-    **told: Any,
+    sentence: Callable[..., None] = lambda *_: None,
 ) -> list[Translated]:
     """Translate texts by a ready service."""
-    glossaries = {} if glossary is None else {"": glossary}
-    engines = [engine or FakeEngine()]
-    service = Service(engines, ServingConfig(), glossaries=glossaries)
-    return run_ready(service, lambda: service.translate(queries, **told))
+    own = engine or FakeEngine()
+    source, target = own.languages
+    asked = [dataclasses.replace(x, source=source, target=target) for x in queries]
 
+    async def work(_: Any, service: Service) -> list[Translated]:
+        async with service.admit(asked, Client("", {})) as admitted:
+            return await service.search(admitted, sentence)
 
-def served(
-    work: Callable[[Any, Service], Awaitable[Any]],
-    *engines: FakeEngine,
-    keys: Keys | None = None,
-    limits: dict[str, Any] | None = None,
-    page: bool = False,
-    **options: Any,
-) -> Any:
-    """Run a coroutine function with the application of a ready service."""
-    service = Service(list(engines) or [FakeEngine()], ServingConfig(**limits or {}))
-    app = make_app(service, keys=keys, page=page, **options)
-    return run_ready(service, lambda: work(app, service))
+    glossaries = None if glossary is None else {"": glossary}
+    return served(work, own, glossaries=glossaries)
 
 
 def post(path: str, body: Any, *engines: FakeEngine, **options: Any) -> Answer:

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import jax
 import pytest
 from serving.fake_native import Fake, serve
 from serving.fake_service import FakeService, served
 from serving.opened_page import Page, resize
 
-from jaxformer.serving.compiled import count_compilations
 from jaxformer.translation import models
 
 
@@ -21,11 +21,16 @@ def one_device() -> Iterator[None]:
 
 
 @pytest.fixture
-def compiled() -> Counter[int]:
-    """Count the programs that are compiled from now on, by thread."""
-    counts = count_compilations()
-    counts.clear()
-    return counts
+def compiled() -> Iterator[Counter[str]]:
+    """Count the programs that are compiled from now on."""
+    counts: Counter[str] = Counter()
+
+    def note(event: str, *_: object, **__: object) -> None:
+        counts[event] += event.endswith("backend_compile_duration")
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield counts
+    jax.monitoring.unregister_event_duration_listener(note)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,28 +12,51 @@ from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, LineError
 from jaxformer.serving.engine import EncodedSentence
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.programs import PLAIN, RICH, TERMS, SearchKind
+from jaxformer.serving.programs import PAIRS, PLAIN, RICH, TERMS, Program, Programs
 from jaxformer.serving.words import Alternative
 from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
 
 
 class FakeEngine:
-    """Answers as an engine does, at once or after a while."""
+    """Answers as an engine does, at once or after a while.
+
+    Attributes:
+        batches: the kind and the texts of each search.
+        encoded: the texts that were encoded.
+    """
 
     name, checkpoint = "fake", "7"
-    rows, beam_size, positions, parameters = 4, 3, 64, 10
-    programs, needed, compilations = 3, 1, 0
-    source_positions = 0
+    beam_size, positions, parameters = 3, 64, 10
 
     def __init__(
         self,
         languages: tuple[str, str] = ("en", "de"),
         *,
-        before: Callable[[SearchKind, list[str]], None] = lambda kind, texts: None,
-        warming: Callable[[int], None] = lambda count: None,
+        rows: int = 4,
+        before: Callable[[str, list[str]], object] = lambda kind, texts: None,
+        warming: Callable[[], object] = lambda: None,
     ) -> None:
         self.languages, self.before, self.warming = languages, before, warming
-        self.batches: list[tuple[SearchKind, list[str]]] = []
+        uses = (RICH, 1), (PLAIN, rows), (TERMS, rows), (PAIRS, 1)
+        self.programs = Programs([Program(*use, 64) for use in uses])
+        self.batches: list[tuple[str, list[str]]] = []
+        self.encoded: list[str] = []
+
+    @property
+    def facts(self) -> dict[str, str]:
+        source, target = self.languages
+        names = {"name": self.name, "checkpoint": self.checkpoint}
+        return names | {"source": source, "target": target}
+
+    def warm(self) -> bool:
+        program = self.programs.next()
+        if program is not None:
+            self.warming()
+            self.programs.done.add(program)
+        return program is not None
+
+    def needs(self, encoded: EncodedSentence) -> list[tuple[str, int]]:
+        return [(encoded.kind, encoded.width)]
 
     def encode(
         self,
@@ -42,16 +65,17 @@ class FakeEngine:
         prefix: str = "",
         required: Sequence[str] = (),
         n_best: int = 1,
-        aligned: int | None = None,
+        aligned: int | None = 0,
         place: int = 0,
     ) -> list[EncodedSentence]:
+        rich = n_best > 1 or aligned is None or prefix
+        kind = TERMS if required else RICH if rich else PLAIN
+        self.encoded.append(text)
         words = [word for word in text.split() if word != "nothing"]
         if any(len(word) > 40 for word in words):
             raise ServingError(422, "sentence_too_long", "too long", field="text")
         if "unwritable" in required:
             raise LineError("", kind="required", number=1, fault="has no such tokens")
-        rich = n_best > 1 or aligned != 0 or prefix
-        kind = TERMS if required else RICH if rich else PLAIN
         runs = [words[i : i + 8] for i in range(0, len(words), 8)]
         return [
             EncodedSentence((run, prefix, required, aligned), kind, len(run), text)
@@ -72,17 +96,19 @@ class FakeEngine:
         ]
 
     def search(
-        self, kind: SearchKind, encoded: Sequence[EncodedSentence]
-    ) -> list[list[Hypothesis] | Exception]:
+        self, kind: str, encoded: Sequence[EncodedSentence]
+    ) -> tuple[list[list[Hypothesis] | Exception], int]:
         texts = [" ".join(each.sentence[0]) for each in encoded]
         self.batches.append((kind, texts))
-        self.source_positions += 16 * self.rows
         self.before(kind, texts)
-        return [self._translate(kind, *each.sentence) for each in encoded]
+        if "fail" in texts:
+            raise FloatingPointError("secret")
+        found = [self._translate(kind, *each.sentence) for each in encoded]
+        return found, 16 * self.programs.rows(kind)
 
     def _translate(
         self,
-        kind: SearchKind,
+        kind: str,
         words: list[str],
         prefix: str,
         required: Sequence[str],
@@ -98,8 +124,8 @@ class FakeEngine:
             required = ()
         text = " ".join(made)
         made += [word for word in required if word not in ("impossible", *text.split())]
-        count = self.beam_size if kind.rich else 1
-        most = count * kind.rich if aligned is None else aligned
+        count = 1 if kind == PLAIN else self.beam_size
+        most = count if aligned is None else aligned
         return [
             self._hypothesis(words, made, rank, rank < most) for rank in range(count)
         ]
@@ -141,15 +167,10 @@ class FakeEngine:
         whole = f"{prefix} {' '.join(words)}".strip()
         return [Alternative(words[0], 0.5, whole)] * k
 
-    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
-        return [PairScore(-1.5, len(pair.target.split())) for pair in pairs]
-
-    def warm(self) -> Iterator[int]:
-        for count in range(1, self.programs + 1):
-            self.warming(count)
-            yield count
+    def score(self, pair: Pair) -> PairScore:
+        return PairScore(-1.5, len(pair.target.split()))
 
 
-def slowly(seconds: float) -> Callable[[SearchKind, list[str]], None]:
+def slowly(seconds: float) -> Callable[[str, list[str]], None]:
     """Return what makes each batch take a while."""
     return lambda kind, texts: time.sleep(seconds)

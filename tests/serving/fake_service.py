@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
+from serving.asgi import configure
 from serving.fake_engine import FakeEngine
 from serving.running_server import running
 
-from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.service import Service
 
@@ -19,9 +19,9 @@ class FakeService(Service):
         asked: the queries of each call of ``translate``.
     """
 
-    def __init__(self, *pairs, config=None, detector=True):
+    def __init__(self, *pairs, detector=True, **limits):
         engines = [FakeEngine(pair) for pair in pairs or [("en", "de")]]
-        super().__init__(engines, config or ServingConfig())
+        super().__init__(lambda: engines, configure(**limits))
         self.detector = detector
         self.asked = []
 
@@ -29,13 +29,14 @@ class FakeService(Service):
         if not self.detector:
             raise ServingError(501, "no_detector", "this needs the package py3langid")
         german = "ü" in text
-        found = dict.fromkeys(self.languages, 0.0)
+        codes = sorted({code for pair in self.engines for code in pair})
+        found = dict.fromkeys(codes, 0.0)
         found |= {"de": 0.9 if german else 0.1, "en": 0.1 if german else 0.9}
         return sorted(found.items(), key=lambda own: -own[1])
 
-    async def translate(self, queries, **options):
+    async def translate(self, queries, client):
         self.asked.append(queries)
-        return await super().translate(queries, **options)
+        return await super().translate(queries, client)
 
 
 @contextlib.contextmanager

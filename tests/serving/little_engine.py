@@ -6,7 +6,7 @@ import numpy as np
 
 import runs
 from jaxformer.serving.engine import TranslationEngine
-from jaxformer.serving.programs import SearchKind
+from jaxformer.serving.programs import RICH
 from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 
@@ -23,19 +23,19 @@ def texts(count: int) -> list[str]:
 
 
 def search(
-    engine: TranslationEngine, kind: SearchKind, sources: list[str], **asked: list
+    engine: TranslationEngine, kind: str, sources: list[str], **asked: list
 ) -> list[list[Hypothesis]]:
     """Search sentences together and return each one's translations."""
     parts = [
         engine.encode(
             source,
-            kind=kind,
             place=place,
-            **{name: values[place] for name, values in asked.items()},
+            **({"aligned": None} if kind == RICH else {})
+            | {name: values[place] for name, values in asked.items()},
         )
         for place, source in enumerate(sources)
     ]
-    found = iter(engine.search(kind, [each for own in parts for each in own]))
+    found = iter(engine.search(kind, [each for own in parts for each in own])[0])
     return [engine.join(own, [next(found) for _ in own]) for own in parts]
 
 

@@ -4,11 +4,11 @@ import contextlib
 import json
 import socket
 import threading
+import time
 
+from serving.asgi import configure
 from serving.fake_engine import FakeEngine
 
-from jaxformer.serving.app import make_app
-from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.server import Server, bind
 from jaxformer.serving.service import Service
 
@@ -22,16 +22,19 @@ TRANSLATE = (
 
 
 @contextlib.contextmanager
-def running(engine=None, say=print, service=None, **limits):
+def running(engine=None, service=None, **limits):
     """Serve with a fake engine, and yield the address."""
-    ready = threading.Event()
-    service = service or Service([engine or FakeEngine()], ServingConfig(**limits))
-    server = Server(make_app(service), service, announce=ready.set, say=say)
+    loaded = [engine or FakeEngine()]
+    service = service or Service(lambda: loaded, configure(**limits))
+    server = Server(service)
     with contextlib.closing(bind("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         try:
-            assert ready.wait(60)
+            end = time.monotonic() + 60
+            while service.state != "ready":
+                assert time.monotonic() < end
+                time.sleep(0.005)
             yield bound.getsockname()
         finally:
             server.should_exit = True

@@ -1,42 +1,28 @@
 """Whose requests are answered, and how many."""
 
 import hashlib
+import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from serving.asgi import ask, served
 
 from jaxformer.errors import InputError
-from jaxformer.serving.access import Keys, Rates, make_key
-from jaxformer.serving.call import Call
-from jaxformer.serving.errors import ServingError
+from jaxformer.serving.access import load_keys, make_key
 
 
 @pytest.fixture
 def keys(tmp_path):
-    """The keys of two clients, and what they were made from."""
+    """The file of the keys of two clients, and these."""
     (ann, first), (bob, second) = make_key("ann"), make_key("bob")
     path = tmp_path / "keys"
     path.write_text(
         f"# clients\n\n{first}\n  {second.upper().replace('BOB', 'bob')}\r\n"
     )
-    return Keys.load(path), ann, bob
+    return str(path), ann, bob
 
 
-def test_a_key_is_found_by_its_digest(keys):
-    """The file has no key itself."""
-    found, ann, bob = keys
-    assert (found.find(ann), found.find(bob)) == ("ann", "bob")
-    assert len(ann) >= 43  # 32 bytes
-    name, _, digest = make_key("x")[1].partition(":")
-    assert (name, len(digest)) == ("x", 64)
-
-
-@pytest.mark.parametrize("key", ["", "ann", "\ud800"])
-def test_other_keys_are_unknown(keys, key):
-    """Of any characters; the digest itself is no key."""
-    assert keys[0].find(key) is None
-    assert keys[0].find(hashlib.sha256(keys[1].encode()).hexdigest()) is None
+async def translate(app, text, path="/v1/translate", **headers):
+    return await ask(app, "POST", path, {"text": text}, **headers)
 
 
 @pytest.mark.parametrize(
@@ -55,17 +41,17 @@ def test_a_wrong_file_is_refused_without_being_shown(tmp_path, text, message):
     path = tmp_path / "keys"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as raised:
-        Keys.load(path)
+        load_keys(path)
     assert "secret" not in str(raised.value)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     """None, or not of UTF-8."""
     with pytest.raises(InputError, match="cannot read the keys"):
-        Keys.load(tmp_path / "none")
+        load_keys(tmp_path / "none")
     (tmp_path / "keys").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="must be UTF-8"):
-        Keys.load(tmp_path / "keys")
+        load_keys(tmp_path / "keys")
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "x" * 65])
@@ -75,96 +61,93 @@ def test_names_of_keys_are_words(name):
         make_key(name)
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["Bearer {}", "bearer  {}", "DeepL-Auth-Key {}", "api_key", "auth_key"],
-)
+PLACES = {
+    "Bearer {}": "/v1/translate",
+    "bearer  {}": "/v1/translate",
+    "DeepL-Auth-Key {}": "/v2/translate?target_lang=DE",
+    "": "/v2/translate?target_lang=DE&auth_key={}",
+    " ": "/v1/translate?api_key={}",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_a_key_is_read_from_where_clients_send_it(keys, place):
-    """The header of two protocols, and a field of two."""
-    for key, name in ((keys[1], "ann"), ("wrong", None), ("", None)):
-        call = Call(keys=keys[0])
-        fields = {}
-        if "{}" in place:
-            call.authorization = place.format(key)
-        else:
-            fields[place] = key
-        if name is None:
-            with pytest.raises(ServingError, match="API key") as raised:
-                call.authorize(fields)
-            assert (raised.value.status, raised.value.code) == (403, "key")
-            assert "wrong" not in raised.value.message
-        else:
-            call.authorize(fields)
-        assert call.key == name
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-def refusal(rates, *arguments):
-    with pytest.raises(ServingError) as raised:
-        rates.spend(*arguments)
-    return raised.value
-
-
-def test_a_client_has_a_minute_s_sentences_at_once():
-    """Then as many as time has brought; Retry-After says when."""
-    clock = Clock()
-    rates = Rates(60, clock)
-    rates.spend(None, "192.0.2.1", 50)
-    refused = refusal(rates, None, "192.0.2.1", 20)
-    assert (refused.status, refused.code, refused.retry_after) == (429, "rate", 10)
-    assert (refused.limit, refused.given) == (60, 20)
-    clock.now += 9
-    assert refusal(rates, None, "192.0.2.1", 20).retry_after == 1
-    clock.now += 1
-    rates.spend(None, "192.0.2.1", 20)
-    assert refusal(rates, None, "192.0.2.1", 1).retry_after == 1
-    clock.now += 3600  # more than a minute's sentences are not saved
-    rates.spend(None, "192.0.2.1", 60)
-    refusal(rates, None, "192.0.2.1", 1)
-
-
-def test_clients_have_buckets_of_their_own():
-    """By key, else by address; an IPv6 network of 64 bits is one client."""
-    rates = Rates(1, Clock())
-    rates.spend(None, "192.0.2.1", 1)
-    rates.spend(None, "192.0.2.2", 1)
-    rates.spend("ann", "192.0.2.1", 1)
-    refusal(rates, "ann", "192.0.2.9", 1)
-    rates.spend("192.0.2.1", "192.0.2.1", 1)  # a name like an address
-    rates.spend(None, "2001:db8::1", 1)
-    refusal(rates, None, "2001:db8::2:1", 1)
-    rates.spend(None, "2001:db8:0:1::1", 1)
-    refusal(rates, None, "::ffff:192.0.2.1", 1)
-    rates.spend(None, "", 1)  # a socket of the file system
-    refusal(rates, None, "", 1)
-
-
-@settings(deadline=None)
-@given(
-    rate=st.integers(1, 1000),
-    steps=st.lists(
-        st.tuples(st.floats(0, 100), st.integers(1, 50)), min_size=1, max_size=50
-    ),
-)
-def test_no_client_has_more_than_its_rate(rate, steps):
-    """In any time, what is answered is within a full bucket, the time's share, and one
-    request. A client that waits as told is answered.
+    """The header of two protocols, and a field of two; a digest is no key, and the file
+    has no key itself.
     """
-    clock = Clock()
-    rates, spent, largest = Rates(rate, clock), 0, 0
-    for seconds, cost in steps:
-        clock.now += seconds
-        try:
-            rates.spend(None, "192.0.2.1", cost)
-        except ServingError as error:
-            clock.now += error.retry_after
-            rates.spend(None, "192.0.2.1", cost)
-        spent, largest = spent + cost, max(largest, cost)
-        assert spent <= rate + (clock.now - 100) * rate / 60 + largest + 1e-6
+    path, ann, bob = keys
+    digest = hashlib.sha256(ann.encode()).hexdigest()
+    assert len(ann) >= 43  # 32 bytes
+
+    async def work(app, _):
+        for key, status in ((ann, 200), (bob, 200), ("wrong", 403), ("", 403)):
+            given = {"authorization": place.format(key)} if place.strip() else {}
+            found = await translate(app, "a", PLACES[place].format(key), **given)
+            assert found.status == status
+            assert b"wrong" not in found.body
+        for key in ("ann", digest):
+            bad = await translate(app, "a", authorization=f"Bearer {key}")
+            assert (bad.status, bad.json["error"]["code"]) == (403, "key")
+        for name in ("/languages", "/v1/models", "/ready", "/v2/glossaries"):
+            assert (await ask(app, "GET", name)).status == 200
+        assert (await ask(app, "GET", "/v1/models")).json["key_required"] is True
+        assert (await ask(app, "GET", "/v2/languages")).status == 403
+
+    served(work, key_file=path)
+
+
+def test_a_client_has_a_minute_s_sentences():
+    """Then it is told when to come again. A request beyond that is answered once; what
+    is refused costs nothing, and lines without words neither.
+    """
+
+    async def work(app, service):
+        assert (await translate(app, "x\n" * 6 + "* * *\n \n")).status == 200
+        assert (await translate(app, "x\n" * 5)).status == 429
+        assert (await translate(app, "x\n" * 4)).status == 200
+        refused = await translate(app, "x")
+        error = refused.json["error"]
+        assert (refused.status, error["code"]) == (429, "rate")
+        assert (error["limit"], error["given"]) == (10, 1)
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        other = await translate(app, "x\n" * 30, address="10.0.0.1")
+        assert other.status == 200
+        assert service.batcher.held == 0
+
+    served(work, rate=10)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [
+        ("192.0.2.1", "192.0.2.2", 200),
+        ("2001:db8::1", "2001:db8::2:1", 429),
+        ("2001:db8::1", "2001:db8:0:1::1", 200),
+        ("192.0.2.1", "::ffff:192.0.2.1", 429),
+        ("", "", 429),  # a socket of the file system
+    ],
+)
+def test_clients_are_keys_or_addresses(first, second, status):
+    """An IPv6 network of 64 bits is one client."""
+
+    async def work(app, _):
+        assert (await translate(app, "a", address=first)).status == 200
+        assert (await translate(app, "a", address=second)).status == status
+
+    served(work, rate=1)
+
+
+def test_a_rate_is_of_the_last_minute(monkeypatch):
+    """No client has more than twice its rate in two minutes, whenever it asks."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    async def work(app, _):
+        spent = 0
+        for _ in range(24):
+            now[0] += 5
+            while (await translate(app, "a")).status == 200:
+                spent += 1
+        assert 6 <= spent <= 3 * 3
+
+    served(work, rate=3)

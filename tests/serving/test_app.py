@@ -4,13 +4,14 @@ import asyncio
 import threading
 
 import pytest
-from serving.asgi import MODEL, ask, get, served
+from serving.asgi import MODEL, ask, configure, get, run, served, until
 from serving.fake_engine import FakeEngine
 
-from jaxformer.serving.access import Keys, make_key
+from jaxformer.errors import InputError
+from jaxformer.serving.access import make_key
 from jaxformer.serving.app import make_app
-from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.service import Service
+from jaxformer.translation.text.glossary import Glossary
 
 
 def test_models_and_limits_are_listed():
@@ -29,29 +30,72 @@ def test_models_and_limits_are_listed():
     assert shown["key_required"] is False
 
 
-def test_health_and_readiness_are_two_things():
-    blocked = threading.Event()
+def test_it_is_alive_at_once_and_a_translation_waits_for_its_first_program():
+    """Nobody is refused because the server reads its runs or compiles; the other
+    programs follow.
+    """
+    loaded, warm = threading.Event(), threading.Semaphore(0)
+    engine = FakeEngine(warming=warm.acquire)
+
+    def load():
+        loaded.wait()
+        return [engine]
+
+    service = Service(load, configure(timeout=0.1))
+    app = make_app(service)
+
+    async def status():
+        answer = await ask(app, "GET", "/ready")
+        return answer.status, *answer.json.values()
 
     async def main():
-        engine = FakeEngine(warming=lambda count: blocked.wait(10))
-        service = Service([engine], ServingConfig())
-        app = make_app(service, page=False)
-        async with service.running():
-            assert (await ask(app, "GET", "/health")).json == {"status": "ok"}
-            warming = await ask(app, "GET", "/ready")
-            assert warming.status == 503
-            assert warming.json == {"status": "warming", "done": 0, "of": 3}
-            refused = await ask(app, "POST", "/v1/translate", {"text": "a"})
-            assert (refused.status, refused.json["error"]["code"]) == (503, "warming")
-            assert int(refused.headers["retry-after"]) > 0
-            blocked.set()
-            await service.is_ready.wait()
-            assert (await ask(app, "GET", "/ready")).json["status"] == "ready"
-            service.state = "draining"
-            ending = await ask(app, "GET", "/ready")
-            assert (ending.status, ending.json["status"]) == (503, "draining")
+        assert (await ask(app, "GET", "/health")).json == {"status": "ok"}
+        assert await status() == (503, "warming", 0, 0)
+        bodies = {"text": "a"}, {"text": "a", "required": [["X"]]}
+        paths = ("POST", "/v1/translate"), ("GET", "/languages")
+        asked = [asyncio.create_task(ask(app, *paths[0], body)) for body in bodies]
+        listed = asyncio.create_task(ask(app, *paths[1]))
+        await asyncio.sleep(0.02)
+        loaded.set()
+        assert (await listed).status == 200
+        await asyncio.sleep(0.2)  # longer than the timeout
+        assert await status() == (503, "warming", 0, 4)
+        warm.release()
+        warm.release()  # that which the other waits for is next
+        found = [await each for each in asked]
+        assert [each.status for each in found] == [200, 200]
+        assert await status() == (200, "ready", 2, 4)
+        warm.release(2)
+        await until(lambda: service.programs == (4, 4))
+        service.drain()
+        assert await status() == (503, "draining", 4, 4)
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    run(service, main)
+
+
+def fail():
+    raise MemoryError("no room")
+
+
+@pytest.mark.parametrize(
+    ("engines", "glossary", "fault"),
+    [
+        ([FakeEngine(warming=fail)], "", "no room"),
+        ([FakeEngine(), FakeEngine()], "", "two runs named fake both translate en-de"),
+        ([FakeEngine()], "en-it", "one of de, en"),
+        ([FakeEngine(), FakeEngine(("en", "fr"))], "", "missing; choose one of"),
+    ],
+)
+def test_what_cannot_be_served_ends_the_server(engines, glossary, fault):
+    ended, named = threading.Event(), {glossary: Glossary({"one": "EINS"})}
+    service = Service(lambda: engines, configure(), named, stop=ended.set)
+
+    async def main():
+        await until(ended.is_set)
+
+    run(service, main)
+    with pytest.raises((InputError, MemoryError), match=fault):
+        raise service.error
 
 
 @pytest.mark.parametrize(
@@ -81,14 +125,14 @@ def test_all_that_uses_a_model_counts_against_the_rate(path, body):
     async def work(app, _):
         return [await ask(app, "POST", path, body) for _ in range(2)]
 
-    first, second = served(work, limits={"rate": 1})
+    first, second = served(work, rate=1)
     assert (first.status, second.status) == (200, 429)
     assert second.json["error"]["code"] == "rate"
 
 
 def test_a_server_with_keys_needs_one():
     key, line = make_key("alice")
-    keys = Keys(dict([line.split(":")]))
+    keys = dict([line.split(":")])
 
     async def work(app, _):
         body = {"text": "one"}
@@ -100,27 +144,6 @@ def test_a_server_with_keys_needs_one():
         assert (await ask(app, "GET", "/v1/models")).json["key_required"] is True
 
     served(work, keys=keys)
-
-
-def test_metrics_count_batches_and_sentences():
-    async def work(app, _):
-        await ask(app, "POST", "/v1/translate", {"text": "One two. Three."})
-        return await ask(app, "GET", "/metrics")
-
-    answer = served(work)
-    lines = answer.body.decode().splitlines()
-    assert answer.headers["content-type"].startswith("text/plain")
-    for line in (
-        'jaxformer_sentences_total{source="en",target="de"} 2.0',
-        'jaxformer_source_tokens_total{source="en",target="de"} 3.0',
-        'jaxformer_target_tokens_total{source="en",target="de"} 3.0',
-        'jaxformer_characters_total{source="en",target="de"} 15.0',
-        'jaxformer_batch_sentences_count{kind="plain"} 1.0',
-        f'jaxformer_batch_padding_ratio_sum{{kind="plain"}} {1 - 3 / 64}',
-        'jaxformer_requests_total{route="/v1/translate",status="200"} 1.0',
-        'jaxformer_compilations_total{when="ready"} 0.0',
-    ):
-        assert line in lines
 
 
 @pytest.mark.parametrize("path", ["/mt/v1/models", "/v1/models"])
@@ -140,7 +163,7 @@ def page():
         outside = await ask(app, "GET", "/static/..%2fconfig.py")
         return index, style, again, outside
 
-    return served(work, page=True)
+    return served(work)
 
 
 def test_the_page_runs_no_code_of_others(page):

@@ -45,8 +45,9 @@ def matches(found, expected):
 @pytest.mark.parametrize("case", read("requests.jsonl"))
 def test_requests_are_answered_as_the_other_servers_do(case):
     """LibreTranslate's and DeepL's clients ask for them."""
-    service = FakeService(("en", "de"), ("de", "en"), ("en", "pt_BR"))
-    app = make_app(service, origins=[ORIGIN])
+    pairs = ("en", "de"), ("de", "en"), ("en", "pt_BR")
+    service = FakeService(*pairs, cors=[ORIGIN])
+    app = make_app(service)
     asked = *case["request"].split(" "), case.get("body")
     headers = case.get("headers", {})
     answer = run_ready(service, lambda: ask(app, *asked, **headers))

@@ -70,11 +70,12 @@ def test_deepl_for_python(url, service):
         targets = [(own.code, own.name) for own in client.get_target_languages()]
         assert targets == [
             ("DE", "German"),
-            ("EN", "English"),
+            ("EN-GB", "English"),
+            ("EN-US", "English"),
             ("PT-BR", "Portuguese (Brazil)"),
         ]
         assert client.get_usage().character.count >= 10
-        with pytest.raises(deepl.DeepLException, match="target_lang must be one of"):
+        with pytest.raises(deepl.DeepLException, match="'target_lang' not supp"):
             client.translate_text("Hi", target_lang="XX")
         with pytest.raises(deepl.DeepLException, match="formality must be one of"):
             client.translate_text("Hi", target_lang="DE", formality="more")

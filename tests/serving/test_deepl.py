@@ -36,7 +36,7 @@ def test_texts_in_json_a_form_and_the_query(url):
         ({}, ("text", True, True)),
         ({"split_sentences": "0"}, ("text", False, True)),
         ({"split_sentences": "nonewlines"}, ("text", True, False)),
-        ({"tag_handling": "xml", "ignore_tags": ["x"]}, ("html", True, True)),
+        ({"tag_handling": "xml"}, ("html", True, True)),
         ({"formality": "prefer_less", "context": "c"}, ("text", True, True)),
         ({"model_type": "quality_optimized", "unknown": {}}, ("text", True, True)),
     ],

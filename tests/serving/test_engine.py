@@ -34,13 +34,15 @@ ALL_DEVICES = models.mesh_of_devices
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
+def warm(engine: TranslationEngine) -> TranslationEngine:
+    while engine.warm():
+        pass
+    return engine
+
+
 @pytest.fixture(scope="module")
 def engine(one_device) -> TranslationEngine:
-    engine = TranslationEngine(translator(), "little", rows=4)
-    counts = list(engine.warm())
-    assert counts == list(range(1, engine.programs + 1))
-    assert engine.compilations == 0
-    return engine
+    return warm(TranslationEngine(translator(), "little", rows=4))
 
 
 def test_it_writes_what_both_vocabularies_give_back(engine):
@@ -56,12 +58,14 @@ def test_answers_are_the_translators(engine):
     assert_same(search(engine, PLAIN, sources), engine.translator.search(sources))
     prefixes = ["Die" if place % 2 else "" for place in range(9)]
     rich = {"n_best": 2, "alignment": True, "prefixes": prefixes}
+    linked = {"aligned": [None] * 9}
     expected = engine.translator.search(sources, **rich)
-    found = search(engine, RICH, sources, prefix=prefixes)
+    found = search(engine, RICH, sources, prefix=prefixes, **linked)
     assert_same(found, expected)
     required = [["Datei"] if place % 3 else [] for place in range(9)]
     more = engine.translator.search(sources, required=required, **rich)
-    found += search(engine, TERMS, sources, prefix=prefixes, required=required)
+    linked["required"] = required
+    found += search(engine, TERMS, sources, prefix=prefixes, **linked)
     assert_same(found, expected := [*expected, *more])
     for own, others in zip(found, expected, strict=True):
         for each, other in zip(own, others, strict=True):
@@ -73,11 +77,12 @@ def test_samples_of_a_request_do_not_depend_on_neighbours():
     """They depend on the sentence's place in its own request."""
     engine = TranslationEngine(translator(sample=True, seed=4), rows=4)
     ((own, other), (second,)) = (
-        [engine.encode(text, kind=PLAIN, place=place)[0] for place, text in asked]
+        [engine.encode(text, place=place)[0] for place, text in asked]
         for asked in (enumerate(texts(2)), [(1, texts(1)[0])])
     )
-    ((alone,),) = engine.search(PLAIN, [own])
-    among = engine.search(PLAIN, [second, other, own])
+    warm(engine)
+    ((alone,),) = engine.search(PLAIN, [own])[0]
+    among = engine.search(PLAIN, [second, other, own])[0]
     assert among[2][0].text == alone.text
     assert among[0][0].text != alone.text
 
@@ -97,20 +102,19 @@ def test_nothing_compiles_after_warm(engine, compiled):
     for target in (own, "", "Die Datei"):
         engine.attend(sources[0], target, k=3)
     for count in (1, 5):
-        engine.score([Pair(source, "Datei") for source in sources[:count]])
-    assert not compiled
-    assert engine.compilations == 0
+        [engine.score(Pair(source, "Datei")) for source in sources[:count]]
+    assert not +compiled
 
 
 def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
     engine, monkeypatch
 ):
     long = " ".join(texts(6))
-    parts = engine.encode(long, kind=PLAIN)
+    parts = engine.encode(long)
     assert max(each.width for each in parts) <= POSITIONS
     ids = [token for each in parts for token in each.sentence.ids[:-1]]
     assert ids == runs.vocabulary().encode(long)
-    found = engine.search(PLAIN, parts)
+    found, _ = engine.search(PLAIN, parts)
     with monkeypatch.context() as patch:
         patch.setattr(LineSearch, "prepare", None)  # it is encoded once
         (best,) = engine.join(parts, found)
@@ -118,7 +122,7 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
         assert [best.text] == engine.translator.translate([long])
     refusing = TranslationEngine(translator(long_sources="refuse"))
     with pytest.raises(ServingError, match="takes 16 at once: shorten it") as error:
-        refusing.encode(long, kind=PLAIN)
+        refusing.encode(long)
     assert (error.value.status, error.value.code) == (422, "sentence_too_long")
     assert (error.value.limit, error.value.given) == (16, len(ids) + 1)
 
@@ -126,32 +130,32 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
 def test_a_bad_prefix_fails_alone(engine):
     """It is refused before it is in a batch, with its field."""
     sources, bad = texts(3), "🙂"
-    encoded = [engine.encode(text, kind=RICH, prefix="Die") for text in sources]
+    encoded = [engine.encode(text, prefix="Die") for text in sources]
     with pytest.raises(ServingError, match="cannot write") as error:
-        engine.encode(sources[0], kind=RICH, prefix=bad)
+        engine.encode(sources[0], prefix=bad)
     assert (error.value.code, error.value.field) == ("cannot_write", "prefix")
     with pytest.raises(ServingError, match="shorten it") as error:
-        engine.encode(sources[0], kind=RICH, prefix="Datei " * 9)
+        engine.encode(sources[0], prefix="Datei " * 9)
     assert error.value.field == "prefix"
-    found = engine.search(RICH, [each for own in encoded for each in own])
+    found, _ = engine.search(RICH, [each for own in encoded for each in own])
     assert all(best.text.startswith("Die") for best, *_ in found)
 
 
 def test_required_phrases_are_few_and_need_a_beam(engine):
     for phrases in (["Datei"] * 9, ["die Datei und das Haus"]):
         with pytest.raises(LineError, match="8 required phrases of 8"):
-            engine.encode(texts(9)[-1], kind=TERMS, required=phrases)
+            engine.encode(texts(9)[-1], required=phrases)
     greedy = TranslationEngine(translator(beam_size=1))
     with pytest.raises(LineError, match="2 hypotheses or more"):
-        greedy.encode("Open", kind=TERMS, required=["Datei"])
+        greedy.encode("Open", required=["Datei"])
 
 
 def test_a_fault_of_a_sentence_is_its_own_value(engine):
     """A token whose embedding is NaN affects only the sentence that has it."""
     sources = texts(4)
     broken = TranslationEngine(broken_for_last(translator(), sources), rows=4)
-    encoded = [broken.encode(text, kind=PLAIN)[0] for text in sources]
-    *good, bad = broken.search(PLAIN, encoded)
+    encoded = [broken.encode(text)[0] for text in sources]
+    *good, bad = warm(broken).search(PLAIN, encoded)[0]
     assert_same(good, search(engine, PLAIN, sources[:-1]))
     assert isinstance(bad, Exception)
     assert "not a number" in str(bad)
@@ -224,17 +228,18 @@ def test_attention(engine):
 def test_scores(engine):
     given = [Pair(source, "Datei") for source in texts(6)]
     expected = engine.translator.score(given)
-    for own, other in zip(engine.score(given), expected, strict=True):
+    for pair, other in zip(given, expected, strict=True):
+        own = engine.score(pair)
         assert own.tokens == other.tokens
         assert own.log_probability == pytest.approx(other.log_probability, rel=1e-5)
     with pytest.raises(ServingError, match="at most 16 tokens a side, not 51"):
-        engine.score([Pair("a", " ".join(texts(6)))])
+        engine.score(Pair("a", " ".join(texts(6))))
 
 
 def test_devices_share_a_batch(monkeypatch):
     """Each has as many rows."""
     monkeypatch.setattr(models, "mesh_of_devices", ALL_DEVICES)
-    engine = TranslationEngine(translator(beam_size=1), rows=1)
-    assert engine.rows == jax.local_device_count() > 1
+    engine = warm(TranslationEngine(translator(beam_size=1), rows=1))
+    assert engine.programs.rows(PLAIN) == jax.local_device_count() > 1
     sources = texts(3)
     assert_same(search(engine, PLAIN, sources), engine.translator.search(sources))

@@ -4,19 +4,16 @@ import threading
 
 import httpx
 import pytest
-from serving.asgi import MODEL, ask, events_of, post, served
-from serving.fake_engine import FakeEngine, slowly
+from serving.asgi import MODEL, events_of, post
+from serving.fake_engine import FakeEngine
 from serving.running_server import running
-
-from jaxformer.serving.errors import ServingError
 
 
 def test_a_stream_sends_each_sentence_when_it_is_found():
     released = threading.Event()
     engine = FakeEngine(
-        before=lambda kind, texts: "Three." in texts and released.wait(10)
+        before=lambda kind, texts: "Three." in texts and released.wait(10), rows=2
     )
-    engine.rows = 2
     body, seen = {"text": "One. Two. Three."}, b""
     with (
         running(engine) as (host, port),
@@ -26,7 +23,7 @@ def test_a_stream_sends_each_sentence_when_it_is_found():
     ):
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["cache-control"] == "no-cache"
         assert answer.headers["x-accel-buffering"] == "no"
         for part in answer.iter_raw():
             seen += part
@@ -52,28 +49,12 @@ def test_a_stream_sends_each_sentence_when_it_is_found():
     ],
 )
 def test_what_is_refused_before_a_stream_has_a_status(body, status, code):
-    answer = post("/v1/translate/stream", body, limits={"queue": 20})
+    answer = post("/v1/translate/stream", body, queue=20)
     assert (answer.status, answer.json["error"]["code"]) == (status, code)
 
 
-def test_a_stream_for_which_there_is_no_room_has_a_status():
-    """Also when that is found out after its first event."""
-
-    async def refuse(*_, **__):
-        raise ServingError(503, "queue", "no room", retry_after=7)
-
-    async def work(app, service):
-        service.batcher.run = refuse
-        return await ask(app, "POST", "/v1/translate/stream", {"text": "One."})
-
-    answer = served(work)
-    assert (answer.status, answer.json["error"]["code"]) == (503, "queue")
-    assert answer.headers["retry-after"] == "7"
-
-
 def test_a_stream_that_fails_says_so_at_its_end():
-    engine = FakeEngine()
-    engine.rows = 2
+    engine = FakeEngine(rows=2)
     answer = post("/v1/translate/stream", {"text": "One. Two.\npoison"}, engine)
     assert answer.status == 200
     *_, (name, data) = events_of(answer.body)
@@ -91,11 +72,3 @@ def test_no_sign_of_a_text_ends_a_line_of_an_event():
     text = "a\ud800\x85\u2028\u2029\x1c"
     lines = post("/v1/translate/stream", {"text": text}).body.decode().splitlines()
     assert [line[:4] for line in lines] == ["even", "data", ""] * 3
-
-
-def test_a_silent_stream_has_comments(monkeypatch):
-    monkeypatch.setattr("jaxformer.serving.native._SILENCE", 0.02)
-    engine = FakeEngine(before=slowly(0.2))
-    answer = post("/v1/translate/stream", {"text": "One."}, engine)
-    assert b"\n\n: still searching\n\n" in answer.body
-    assert [name for name, _ in events_of(answer.body)] == ["start", "sentence", "done"]

@@ -1,0 +1,191 @@
+"""What surrounds every request: its id, the limit of its body, a client that leaves,
+the names that the server is called by, and headers of safety. It is pure ASGI, as
+Starlette's own class hides a client that leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.errors import ServingError
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# Added where an answer has no header of that name.
+_SAFE = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+def allowed_hosts(host: str, more: Collection[str] = ()) -> frozenset[str]:
+    """Return the names that requests may call a server by; empty: any.
+
+    On a loopback address only these are allowed, so that no page of the Web reaches
+    the server by a name that its owner points there (DNS rebinding).
+
+    Args:
+        host: address that the server listens on.
+        more: names that are allowed too; ``*``: any.
+    """
+    if "*" in more:
+        return frozenset()
+    names = {name.lower().strip("[]") for name in more}
+    return frozenset(names | (_LOOPBACK if host.strip("[]") in _LOOPBACK else set()))
+
+
+@dataclasses.dataclass
+class Exchange:
+    """A request and what became of it, for the log and the metrics.
+
+    Attributes:
+        id: of the request.
+        scope: of ASGI.
+        status: of the answer; 499: its client left.
+        is_over: whether all of the answer has been sent.
+        code: of the error that is the answer.
+        fault: what caused an error 500.
+        facts: of a translation.
+    """
+
+    id: str
+    scope: Scope
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+    status: int = 499
+    is_over: bool = False
+    code: str | None = None
+    fault: BaseException | None = None
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class RequestMiddleware:
+    """Reads the body, cancels the work of a client that leaves, and notes the end."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServingConfig,
+        *,
+        refuse: Callable[[Scope, Exception], ASGIApp],
+        begun: Callable[[], None],
+        done: Callable[[Exchange], None],
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            app: that answers.
+            config: of the limits.
+            refuse: writes an error in the form of a path's protocol.
+            begun: called at the beginning of each request.
+            done: called at its end.
+        """
+        self._app, self._most, self._root = app, config.max_body, config.root_path
+        self._hosts = allowed_hosts(config.host, config.allowed_host)
+        self._refuse, self._begun, self._done = refuse, begun, done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # A route of GET answers HEAD, without the body that the server leaves out.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        id = Headers(scope=scope).get("x-request-id") or secrets.token_hex(8)
+        own = {**scope, "method": method, "root_path": self._root}
+        own["exchange"] = exchange = Exchange(id, own)
+
+        async def reply(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in {**_SAFE, "x-request-id": id}.items():
+                    headers.setdefault(name, value)
+            elif not message.get("more_body"):
+                exchange.is_over = True
+            await send(message)
+
+        self._begun()
+        try:
+            body = await self._read(own, receive)
+            if body is not None:
+                await self._answer(exchange, body, receive, reply)
+        except ServingError as error:
+            await self._refuse(own, error)(own, receive, reply)
+        except Exception as error:  # it has been answered with 500
+            exchange.fault = error
+        finally:
+            if not (exchange.is_over or exchange.fault):
+                exchange.status = 499
+            self._done(exchange)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Return the body; None: the client has gone.
+
+        A body that is too long is read to its end, as a client may lose the answer of a
+        connection that is closed before.
+
+        Raises:
+            ServingError: 413, it is too long; 421, the server has another name.
+        """
+        body, size, more = bytearray(), 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            more, part = message.get("more_body", False), message.get("body", b"")
+            size += len(part)
+            body += part if size <= self._most else b""
+        host = _host_name(Headers(scope=scope).get("host", ""))
+        if self._hosts and host and host not in self._hosts:
+            raise ServingError(
+                421,
+                "host",
+                "the server does not answer to this name: call it by another, or let"
+                " its operator allow this one (--allowed_host)",
+                field="Host",
+            )
+        if size > self._most:
+            message = f"a body has at most {self._most:,} bytes: send less at once"
+            raise ServingError(413, "body_too_large", message, limit=self._most)
+        return bytes(body)
+
+    async def _answer(
+        self, exchange: Exchange, body: bytes, receive: Receive, send: Send
+    ) -> None:
+        """Call the application with the body; cancel it once the client is gone."""
+        given: list[Message] = [{"type": "http.request", "body": body}]
+        # The body is read: nothing else can come.
+        gone = asyncio.ensure_future(receive())
+
+        async def replay() -> Message:
+            return given.pop() if given else await asyncio.shield(gone)
+
+        work = asyncio.ensure_future(self._app(exchange.scope, replay, send))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not (work.done() or exchange.is_over):
+                work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+        finally:
+            work.cancel()
+            gone.cancel()
+
+
+def _host_name(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    name = host.lower().strip()
+    name = name[: name.find("]")] if name.startswith("[") else name.partition(":")[0]
+    return name.strip("[").rstrip(".")

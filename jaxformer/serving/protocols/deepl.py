@@ -1,0 +1,272 @@
+"""The protocol of DeepL: version 2, and what clients ask of version 3."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field
+
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.fields import (
+    Caller,
+    Served,
+    Word,
+    Words,
+    answer,
+    check_texts,
+    default,
+    document,
+    fields,
+)
+from jaxformer.serving.languages import (
+    check_pair,
+    find_source,
+    name_language,
+    plain_text,
+    read_language,
+    write_code,
+)
+from jaxformer.translation.text.text import Query
+
+PATHS = ("/v2", "/v3")
+
+_LIMIT = 10**12  # DeepL's number for none
+# Its clients refuse these languages as targets without a region.
+_REGIONS = {"EN": ["EN-GB", "EN-US"], "PT": ["PT-BR", "PT-PT"]}
+
+
+def _divide(tags: Any) -> Any:
+    """Return names of tags, which may be one text with commas."""
+    listed = tags if isinstance(tags, list) else [tags]
+    names = (name for each in listed for name in str(each).lower().split(","))
+    return [name.strip() for name in names if name.strip()]
+
+
+_Tags = Annotated[list[str], BeforeValidator(_divide)]
+_Absent = Annotated[None, BeforeValidator(lambda own: own or None)]
+_Model = Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"]
+
+
+class Error(BaseModel):
+    """Why a request is refused."""
+
+    message: str
+
+
+class Asked(BaseModel):
+    """Fields of ``/v2/translate``. What would change the answer is done or refused."""
+
+    text: Annotated[Words, Field(min_length=1)]
+    target_lang: Annotated[Word, Field(min_length=1)]
+    source_lang: Word = ""
+    tag_handling: Literal["", "html", "xml"] = ""
+    ignore_tags: _Tags = []
+    splitting_tags: _Tags = []
+    non_splitting_tags: _Tags = []
+    outline_detection: bool = True
+    split_sentences: Annotated[Literal["0", "1", "nonewlines"], default("1")] = "1"
+    formality: Annotated[
+        Literal["default", "prefer_more", "prefer_less"], default("default")
+    ] = "default"
+    model_type: Annotated[_Model | None, default(None)] = None
+    glossary_id: _Absent = None
+    glossary_ids: _Absent = None
+    style_id: _Absent = None
+    custom_instructions: _Absent = None
+    translation_memory_id: _Absent = None
+    auth_key: str | None = None
+
+
+class Key(BaseModel):
+    """Where a client may have its key."""
+
+    auth_key: str | None = None
+
+
+class AskedSide(Key):
+    """Fields of ``/v2/languages``."""
+
+    type: Annotated[Literal["source", "target"], default("source")] = "source"
+
+
+class Translation(BaseModel):
+    """A translation of a text."""
+
+    detected_source_language: str
+    text: str
+    billed_characters: int
+    model_type_used: str | None = None
+
+
+class Translations(BaseModel):
+    """Answer of ``/v2/translate``."""
+
+    translations: list[Translation]
+
+
+class Language(BaseModel):
+    """A language."""
+
+    language: str
+    name: str
+    supports_formality: bool | None = None
+
+
+class Usage(BaseModel):
+    """The characters of all texts since the server began."""
+
+    character_count: int
+    character_limit: int
+
+
+router = APIRouter(tags=["DeepL"], responses={"4XX": {"model": Error}})
+
+
+def error(error: ServingError) -> dict[str, Any]:
+    """Return an error in the form of the protocol."""
+    if error.code == "unknown_language":
+        return {"message": f"Value for '{error.field}' not supported."}
+    return {"message": error.message}
+
+
+@router.get(
+    "/v2/translate",
+    response_model=Translations,
+    openapi_extra=document(Asked, query=True),
+)
+@router.post(
+    "/v2/translate", response_model=Translations, openapi_extra=document(Asked)
+)
+async def translate(
+    asked: Annotated[Asked, Depends(fields(Asked))],
+    service: Served,
+    client: Caller,
+    request: Request,
+) -> Response:
+    """Translate texts. The language of each is found for itself."""
+    check_texts(service, "text", asked.text)
+    engines, queries = service.engines, []
+    target = read_language(engines, "target_lang", asked.target_lang)
+    tags = {} if asked.outline_detection else {"*": "inline"}
+    tags |= dict.fromkeys(asked.splitting_tags, "block")
+    tags |= dict.fromkeys(asked.non_splitting_tags, "inline")
+    tags |= dict.fromkeys(asked.ignore_tags, "keep")
+    for text in asked.text:
+        form = "html" if asked.tag_handling else "text"
+        if asked.source_lang:
+            source = read_language(engines, "source_lang", asked.source_lang)
+        else:
+            plain = plain_text(text, form)
+            source, _ = await find_source(service, "source_lang", plain, target)
+        check_pair(engines, source, target)
+        queries.append(
+            Query(
+                text,
+                source,
+                target,
+                format=form,
+                sentences=asked.split_sentences != "0",
+                split_newlines=asked.split_sentences != "nonewlines",
+                tags=tags,
+            )
+        )
+    done = await service.translate(queries, client)
+    count_characters(request, sum(map(len, asked.text)))
+    used = (asked.model_type or "").removeprefix("prefer_")
+    more = {"model_type_used": used} if used else {}
+    return answer(
+        {
+            "translations": [
+                {
+                    "detected_source_language": _write_source(each.source),
+                    "text": each.text,
+                    # DeepL's client for Python fails where this is missing.
+                    "billed_characters": len(text),
+                    **more,
+                }
+                for text, each in zip(asked.text, done, strict=True)
+            ]
+        }
+    )
+
+
+def count_characters(request: Request, more: int = 0) -> int:
+    """Return the characters of all texts of a server, with some more."""
+    state = request.app.state
+    state.characters = getattr(state, "characters", 0) + more
+    return state.characters
+
+
+@router.get(
+    "/v2/languages",
+    response_model=list[Language],
+    openapi_extra=document(AskedSide, query=True),
+)
+@router.post(
+    "/v2/languages", response_model=list[Language], openapi_extra=document(AskedSide)
+)
+async def languages(
+    asked: Annotated[AskedSide, Depends(fields(AskedSide))], service: Served
+) -> Response:
+    """List languages."""
+    is_target = asked.type == "target"
+    names: dict[str, str] = {}
+    for own in sorted({pair[is_target] for pair in service.engines}):
+        code = write_code(own).upper() if is_target else _write_source(own)
+        codes = _REGIONS.get(code, [code]) if is_target else [code]
+        names |= dict.fromkeys(codes, name_language(own))
+    more = {"supports_formality": False} if is_target else {}
+    shown = [{"language": code, "name": name} for code, name in names.items()]
+    return answer([each | more for each in shown])
+
+
+@router.get("/v3/languages", openapi_extra=document(Key, query=True))
+async def list_both(
+    asked: Annotated[Key, Depends(fields(Key))], service: Served
+) -> Response:
+    """List the languages of both sides."""
+    sides = [
+        {write_code(pair[side]): pair[side] for pair in service.engines}
+        for side in (0, 1)
+    ]
+    return answer(
+        [
+            {
+                "lang": code,
+                "name": name_language(own),
+                "usable_as_source": code in sides[0],
+                "usable_as_target": code in sides[1],
+                "features": {},
+            }
+            for code, own in sorted((sides[0] | sides[1]).items())
+        ]
+    )
+
+
+@router.get("/v2/usage", response_model=Usage, openapi_extra=document(Key, query=True))
+@router.post("/v2/usage", response_model=Usage, openapi_extra=document(Key))
+async def usage(
+    asked: Annotated[Key, Depends(fields(Key))], request: Request
+) -> Response:
+    """Count the characters translated."""
+    count = count_characters(request)
+    return answer({"character_count": count, "character_limit": _LIMIT})
+
+
+@router.get("/v2/glossary-language-pairs")
+async def glossary_pairs() -> Response:
+    """Say that there are no glossaries of clients, which Weblate asks first."""
+    return answer({"supported_languages": []})
+
+
+@router.get("/v2/glossaries")
+@router.get("/v3/glossaries")
+async def glossaries() -> Response:
+    """List no glossaries."""
+    return answer({"glossaries": []})
+
+
+def _write_source(code: str) -> str:
+    """Return the code of a run's language as DeepL writes that of a text."""
+    return write_code(code).upper().partition("-")[0]

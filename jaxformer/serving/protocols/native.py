@@ -1,0 +1,523 @@
+"""The routes under ``/v1``: everything that the search knows, as JSON, and sentences as
+Server-Sent Events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from operator import methodcaller
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from jaxformer.data.records import Pair
+from jaxformer.serving.engine import TranslationEngine
+from jaxformer.serving.errors import ServingError
+from jaxformer.serving.fields import (
+    JSON,
+    Caller,
+    Served,
+    Whole,
+    Word,
+    Words,
+    answer,
+    check_texts,
+    default,
+    document,
+    fields,
+    write_json,
+    wrong,
+)
+from jaxformer.serving.languages import find_engine, name_language
+from jaxformer.serving.pairs import MOST_CANDIDATES
+from jaxformer.serving.service import Admitted, Client, Service
+from jaxformer.serving.words import Alternative
+from jaxformer.translation.text.placeholders import hide
+from jaxformer.translation.text.text import Query, SentenceResult, Translated
+
+PATHS = ("/v1",)
+
+_MOST_WEIGHTS = 2**18
+"""Most weights of the alignments in an answer: writing them takes a second."""
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
+
+
+class Languages(BaseModel):
+    """Fields that each route has; an empty code is that of the only pair."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: Word = ""
+    target: Word = ""
+
+
+class Options(Languages):
+    """How texts are translated."""
+
+    format: Annotated[Literal["text", "html"], default("text")] = "text"
+    n_best: Annotated[Whole, Field(ge=1)] = 1
+    required: Annotated[list[list[Word]], Field(description="for each text")] = []
+    alignment: Annotated[
+        Literal[False, True, "soft"],
+        BeforeValidator(lambda own: _FLAGS.get(str(own).lower(), own)),
+    ] = False
+    split_newlines: bool = True
+    split_sentences: bool = True
+
+
+class AskedOne(Options):
+    """Fields of ``/v1/translate/stream``."""
+
+    text: Word
+    prefix: Word = ""
+
+
+class Asked(Options):
+    """Fields of ``/v1/translate``: ``text`` with ``prefix``, or lists."""
+
+    text: Word | None = None
+    prefix: Word = ""
+    texts: Annotated[Words | None, Field(min_length=1)] = None
+    prefixes: Words = []
+
+
+class AskedAttention(Languages):
+    """Fields of ``/v1/attention``."""
+
+    text: Word
+    translation: Word | None = None
+    k: Annotated[Whole, Field(ge=0, le=MOST_CANDIDATES)] = 0
+
+
+class AskedWords(Languages):
+    """Fields of ``/v1/alternatives``."""
+
+    text: Word
+    prefix: Word = ""
+    k: Annotated[Whole, Field(ge=1, le=MOST_CANDIDATES)] = MOST_CANDIDATES
+
+
+class AskedPair(BaseModel):
+    """A text and a translation of it."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: Word
+    translation: Word
+
+
+class AskedScores(Languages):
+    """Fields of ``/v1/score``."""
+
+    pairs: Annotated[list[AskedPair], Field(min_length=1)]
+
+
+class Model(BaseModel):
+    """What translated."""
+
+    name: str
+    source: str
+    target: str
+    checkpoint: str
+
+
+class Hypothesis(BaseModel):
+    """A translation of a sentence; without links of words the last four are absent."""
+
+    text: str
+    score: float | None
+    log_probability: float | None
+    tokens: list[str]
+    finished: bool
+    token_log_probabilities: list[float | None] = []
+    source_tokens: list[str] = []
+    alignment: str = ""
+    word_alignment: str = ""
+    weights: list[list[float]] = []
+
+
+class Sentence(BaseModel):
+    """A sentence of a text, and its place there."""
+
+    source: str
+    source_span: list[int]
+    hypotheses: list[Hypothesis]
+
+
+class Translation(BaseModel):
+    """A translation of a text."""
+
+    text: str
+    sentences: list[Sentence]
+    alternatives: list[str]
+    unmet: list[str]
+
+
+class Translations(BaseModel):
+    """Answer of ``/v1/translate``."""
+
+    translations: list[Translation]
+    model: Model
+    seconds: float
+    queue_seconds: float
+
+
+class Candidate(BaseModel):
+    """A token that is possible at a place."""
+
+    token: str
+    probability: float
+
+
+class Maps(BaseModel):
+    """Answer of ``/v1/attention``: weights by layer, head, and both tokens."""
+
+    text: str
+    translation: str
+    source_tokens: list[str]
+    target_tokens: list[str]
+    read_tokens: list[str]
+    encoder: list[list[list[list[float]]]]
+    decoder: list[list[list[list[float]]]]
+    cross: list[list[list[list[float]]]]
+    candidates: list[list[Candidate]]
+
+
+class NextWord(BaseModel):
+    """A word, and the translation that goes on with it."""
+
+    word: str
+    probability: float
+    text: str
+
+
+class NextWords(BaseModel):
+    """Answer of ``/v1/alternatives``."""
+
+    alternatives: list[NextWord]
+
+
+class Score(BaseModel):
+    """The log-probability of a translation."""
+
+    log_probability: float | None
+    tokens: int
+
+
+class Scores(BaseModel):
+    """Answer of ``/v1/score``."""
+
+    scores: list[Score]
+
+
+class Fault(BaseModel):
+    """Why a request is refused; what is not known is absent."""
+
+    code: str
+    message: str
+    field: str = ""
+    limit: float = 0
+    given: Any = None
+
+
+class Error(BaseModel):
+    """Answer to a request that is refused."""
+
+    error: Fault
+
+
+router = APIRouter(
+    prefix="/v1", tags=["jaxformer"], responses={"4XX": {"model": Error}}
+)
+
+
+def error(error: ServingError) -> dict[str, Any]:
+    """Return an error in the form of the protocol."""
+    return {"error": error.to_json()}
+
+
+@router.post(
+    "/translate", response_model=Translations, openapi_extra=document(Asked, JSON)
+)
+async def translate(
+    asked: Annotated[Asked, Depends(fields(Asked))], service: Served, client: Caller
+) -> Response:
+    """Translate texts."""
+    begun = time.monotonic()
+    engine, queries = _make_queries(service, asked, *_read_texts(service, asked))
+    done = await service.translate(queries, client)
+    is_soft = asked.alignment == "soft"
+    if is_soft:
+        _check_weights([result for each in done for result in each.sentences])
+    translations = [
+        {
+            "sentences": [_show(own, is_soft) for own in each.sentences],
+            **_show_end(each),
+        }
+        for each in done
+    ]
+    return answer({"translations": translations, **_show_work(engine, client, begun)})
+
+
+def _read_texts(service: Service, asked: Asked) -> tuple[list[str], list[str]]:
+    """Return texts and their prefixes."""
+    if (asked.text is None) == (asked.texts is None):
+        code, words = "missing", "texts is missing: send this field, or text"
+        if asked.text is not None:
+            code, words = "wrong_type", "send text or texts, not both"
+        raise ServingError(400, code, words, field="texts")
+    if asked.texts is None:
+        check_texts(service, "text", [asked.text or ""], listed=False)
+        return [asked.text or ""], [asked.prefix]
+    check_texts(service, "texts", asked.texts)
+    return asked.texts, asked.prefixes
+
+
+async def _admit(
+    asked: Annotated[AskedOne, Depends(fields(AskedOne))],
+    service: Served,
+    client: Caller,
+    request: Request,
+) -> AsyncIterator[Admitted]:
+    """Admit a text, so that one that is refused is answered with a status."""
+    request.state.begun, request.state.asked = time.monotonic(), asked
+    check_texts(service, "text", [asked.text], listed=False)
+    _, queries = _make_queries(service, asked, [asked.text], [asked.prefix])
+    async with service.admit(queries, client) as admitted:
+        yield admitted
+
+
+@router.post(
+    "/translate/stream",
+    response_class=EventSourceResponse,
+    openapi_extra=document(AskedOne, JSON),
+)
+async def stream(
+    admitted: Annotated[Admitted, Depends(_admit)], service: Served, request: Request
+) -> AsyncIterator[ServerSentEvent]:
+    """Translate a text, and yield its sentences as they are found."""
+    (text,), events = admitted.texts, asyncio.Queue[dict[str, Any] | None]()
+    is_soft = request.state.asked.alignment == "soft"
+    exchange = request.scope["exchange"]
+    spans = [[cut.piece.start, cut.piece.stop] for cut in text.cuts]
+    yield _event("start", {"sentences": len(spans), "source_spans": spans})
+
+    def found(_: int, index: int, result: SentenceResult) -> None:
+        if is_soft:
+            _check_weights([result])
+        events.put_nowait({"index": index, **_show(result, is_soft)})
+
+    work = asyncio.create_task(service.search(admitted, found))
+    work.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        while (event := await events.get()) is not None:
+            yield _event("sentence", event)
+        (done,) = await work
+        shown = _show_work(text.engine, admitted.client, request.state.begun)
+        yield _event("done", _show_end(done) | shown)
+    except ServingError as fault:
+        yield _event("error", error(fault))
+        exchange.code = fault.code
+    except Exception as fault:
+        own = ServingError(500, "internal", "the server failed on this text")
+        yield _event("error", error(own))
+        exchange.code, exchange.fault = own.code, fault
+    finally:
+        work.cancel()
+
+
+def _event(name: str, data: Any) -> ServerSentEvent:
+    return ServerSentEvent(event=name, raw_data=write_json(data))
+
+
+@router.post(
+    "/attention", response_model=Maps, openapi_extra=document(AskedAttention, JSON)
+)
+async def attend(
+    asked: Annotated[AskedAttention, Depends(fields(AskedAttention))],
+    service: Served,
+    client: Caller,
+) -> Response:
+    """Show attention weights, of the model's own translation if none is given."""
+    text, translation, k = asked.text, asked.translation, asked.k
+    check_texts(service, "text", [text], listed=False)
+    engine = find_engine(service.engines, asked.source, asked.target)
+    if translation is None:
+        query = Query(text, *engine.languages, sentences=False)
+        translation = (await service.translate([query], client))[0].text
+    call = methodcaller("attend", text, translation, k)
+    ((maps, candidates),) = await service.call(engine, [call], client)
+    weights = {
+        name: np.round(getattr(maps, name).astype(np.float64), 4).tolist()
+        for name in ("encoder", "decoder", "cross")
+    }
+    return answer(
+        {
+            "text": text,
+            "translation": translation,
+            "source_tokens": maps.source_tokens,
+            "target_tokens": maps.target_tokens,
+            "read_tokens": maps.read_tokens,
+            **weights,
+            "candidates": [
+                [{"token": token, "probability": value} for token, value in own]
+                for own in candidates
+            ],
+        }
+    )
+
+
+@router.post(
+    "/alternatives", response_model=NextWords, openapi_extra=document(AskedWords, JSON)
+)
+async def alternatives(
+    asked: Annotated[AskedWords, Depends(fields(AskedWords))],
+    service: Served,
+    client: Caller,
+) -> Response:
+    """Find next words. A text with placeholders is searched with marks in their place,
+    and each translation again with them.
+    """
+    text, prefix = asked.text, asked.prefix
+    check_texts(service, "text", [text, prefix], listed=False)
+    engine = find_engine(service.engines, asked.source, asked.target)
+    hidden = hide(text, engine.writes)
+    if hidden is not None:
+        if not hidden.text:  # it has too many
+            return answer({"alternatives": []})
+        text, prefix = hidden.text, hidden.hide(prefix)
+    call = methodcaller("alternatives", text, prefix, asked.k)
+    (found,) = await service.call(engine, [call], client)
+    if hidden is not None and found:
+        ends = [own.text.find(own.word, len(prefix)) for own in found]
+        starts = [
+            hidden.show(own.text[: end + len(own.word)])
+            for own, end in zip(found, ends, strict=True)
+        ]
+        how: Any = {"sentences": False}
+        queries = [
+            Query(asked.text, *engine.languages, prefix=own, **how) for own in starts
+        ]
+        done = await service.translate(queries, client)
+        found = [
+            Alternative(hidden.show(each.word), each.probability, own.text)
+            for each, start, own in zip(found, starts, done, strict=True)
+            if own.text.startswith(start)
+        ]
+    return answer({"alternatives": [each._asdict() for each in found]})
+
+
+@router.post("/score", response_model=Scores, openapi_extra=document(AskedScores, JSON))
+async def score(
+    asked: Annotated[AskedScores, Depends(fields(AskedScores))],
+    service: Served,
+    client: Caller,
+) -> Response:
+    """Score given translations."""
+    for name in ("text", "translation"):
+        check_texts(service, "pairs", [getattr(own, name) for own in asked.pairs])
+    engine = find_engine(service.engines, asked.source, asked.target)
+    calls = [
+        methodcaller("score", Pair(own.text, own.translation)) for own in asked.pairs
+    ]
+    found = await service.call(engine, calls, client)
+    return answer({"scores": [own.to_json() for own in found]})
+
+
+@router.get("/models")
+async def models(service: Served) -> Response:
+    """List the models and the limits."""
+    config = service.config
+    return answer(
+        {
+            "models": [
+                {
+                    **each.facts,
+                    "source_name": name_language(each.languages[0]),
+                    "target_name": name_language(each.languages[1]),
+                    "beam_size": each.beam_size,
+                    "positions": each.positions,
+                    "parameters": each.parameters,
+                }
+                for each in service.engines.values()
+            ],
+            "limits": {
+                "characters": config.max_characters,
+                "texts": config.max_texts,
+                "body": config.max_body,
+            },
+            "key_required": service.access.keys is not None,
+        }
+    )
+
+
+def _make_queries(
+    service: Service, asked: Options, texts: Sequence[str], prefixes: Sequence[str]
+) -> tuple[TranslationEngine, list[Query]]:
+    """Return what translates, and the texts."""
+    engine = find_engine(service.engines, asked.source, asked.target)
+    if asked.n_best > (most := engine.beam_size):
+        raise wrong("n_best", f"at most {most}", asked.n_best, "out_of_range", most)
+    rows = {"prefixes": prefixes or [""] * len(texts)}
+    rows["required"] = asked.required or [[]] * len(texts)
+    for name, own in rows.items():
+        if len(own) != (count := len(texts)):
+            rule = f"a list of one for each text, {count}"
+            raise wrong(name, rule, own, "out_of_range", count, len(own))
+    check_texts(service, "prefixes", rows["prefixes"])
+    for phrases in rows["required"]:
+        check_texts(service, "required", phrases)
+    return engine, [
+        Query(
+            text,
+            *engine.languages,
+            format=asked.format,
+            n_best=asked.n_best,
+            prefix=prefix,
+            required=tuple(filter(None, phrases)),
+            alignment=bool(asked.alignment),
+            split_newlines=asked.split_newlines,
+            sentences=asked.split_sentences,
+        )
+        for text, prefix, phrases in zip(texts, *rows.values(), strict=True)
+    ]
+
+
+def _check_weights(results: Sequence[SentenceResult]) -> None:
+    every = (each.alignment for result in results for each in result.hypotheses)
+    count = sum(own.weights.size for own in every if own is not None)
+    if count > _MOST_WEIGHTS:
+        raise ServingError(
+            422,
+            "too_many_tokens",
+            f"an answer has at most {_MOST_WEIGHTS:,} weights of alignments, not"
+            f" {count:,}: send less text, or alignment true",
+            field="alignment",
+            limit=_MOST_WEIGHTS,
+            given=count,
+        )
+
+
+def _show(result: SentenceResult, soft: bool) -> dict[str, Any]:
+    return {
+        "source": result.source,
+        "source_span": list(result.span),
+        "hypotheses": [each.to_json(soft_alignment=soft) for each in result.hypotheses],
+    }
+
+
+def _show_end(done: Translated) -> dict[str, Any]:
+    return {"text": done.text, "alternatives": done.alternatives, "unmet": done.unmet}
+
+
+def _show_work(
+    engine: TranslationEngine, client: Client, begun: float
+) -> dict[str, Any]:
+    return {
+        "model": engine.facts,
+        "seconds": round(time.monotonic() - begun, 4),
+        "queue_seconds": client.facts.get("queue_seconds", 0.0),
+    }
