@@ -97,9 +97,12 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # Only one process may listen: another fails before it loads a run.
-        return socket.create_server(
+        found = socket.create_server(
             (host, port), family=family, dualstack_ipv6=family == socket.AF_INET6
         )
+        # Head and body of an answer are two writes: the second would wait 40 ms.
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
     except (OSError, UnicodeError) as error:
         reason = describe(error) if isinstance(error, OSError) else first_line(error)
         raise InputError(

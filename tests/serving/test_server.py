@@ -20,6 +20,14 @@ def test_a_port_is_bound_once():
             bind("127.0.0.1", port)
 
 
+def test_an_answer_waits_for_no_acknowledgement_of_its_head():
+    """Else its body comes 40 ms later."""
+    with contextlib.closing(bind("127.0.0.1", 0)) as bound:
+        client = socket.create_connection(bound.getsockname())
+        with contextlib.closing(client), contextlib.closing(bound.accept()[0]) as own:
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_missing_service_manager_is_no_error(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     notify("READY=1")
