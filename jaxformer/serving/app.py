@@ -21,7 +21,7 @@ import jaxformer
 from jaxformer.errors import InputError
 from jaxformer.serving import protocols, telemetry
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.fields import answer, find_service
+from jaxformer.serving.fields import answer
 from jaxformer.serving.middleware import Exchange, RequestMiddleware
 from jaxformer.serving.protocols import native
 from jaxformer.serving.service import Service
@@ -106,7 +106,7 @@ async def health() -> Response:
 @_own.get("/ready", responses={503: {"description": "it warms up, or ends"}})
 async def ready(request: Request) -> Response:
     """Say whether translation is possible at once."""
-    service = find_service(request)
+    service = request.app.state.service
     done, of = service.programs
     shown = {"status": service.state, "done": done, "of": of}
     return answer(shown, 200 if service.state == "ready" else 503)
@@ -119,7 +119,8 @@ async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
     except (TypeError, ValueError):  # a version that is no number
         encode, kind = choose_encoder("")
-    return Response(encode(find_service(request).metrics.registry), media_type=kind)
+    registry = request.app.state.service.metrics.registry
+    return Response(encode(registry), media_type=kind)
 
 
 @_page.get("/")
@@ -171,7 +172,7 @@ async def _refuse_http(request: Request, error: Any) -> Response:
     if status == 405:
         allowed = headers["Allow"] = headers["Allow"].replace("GET", "GET, HEAD")
         # LibreTranslate answers such a request of a page without a method, too.
-        if method == "OPTIONS" and find_service(request).config.cors:
+        if method == "OPTIONS" and request.app.state.service.config.cors:
             return Response(status_code=204)
         message = f"{path} answers {allowed}, not {method}"
         found = ServingError(405, "method_not_allowed", message)

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request, Response
@@ -28,20 +27,24 @@ _KEYS = ("api_key", "auth_key")  # where a client may have its key, but for a he
 _MOST = 1000  # fields of a form or query
 # What UTF-8 cannot write, and what some clients take for the end of an event's line.
 _ESCAPED = re.compile(r"[\ud800-\udfff\x85\u2028\u2029]")
-_RULES = {
-    "string": "a text",
-    "int": "a whole number",
-    "bool": "true or false",
-    "list": "a list",
-    "model": "an object",
-    "none": "absent",
+_WORDS = {
+    "missing": "is missing: send this field",
+    "unknown_field": "is no field of this route: see /openapi.json",
+}
+_CODES = {
+    "missing": "missing",
+    "string_too_short": "missing",
+    "too_short": "missing",
+    "extra_forbidden": "unknown_field",
+    "greater_than_equal": "out_of_range",
+    "less_than_equal": "out_of_range",
 }
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def _no_flag(value: Any) -> Any:
     if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "a whole number")
+        raise PydanticCustomError("int_type", "a whole number")  # not 1
     return value
 
 
@@ -68,88 +71,64 @@ def default(value: Any) -> BeforeValidator:
     return BeforeValidator(lambda own: value if own == "" else own)
 
 
-def fields(kind: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+class Call(NamedTuple, Generic[Model]):
+    """A request whose fields are read: what a route works with."""
+
+    asked: Model
+    service: Service
+    client: Client
+    request: Request
+
+
+def fields(kind: type[Model]) -> Any:
     """Return the dependency that finds out whose request it is, waits until the runs
     are read, and reads fields of a kind.
     """
 
-    async def read(request: Request) -> Model:
-        values, service = await read_values(request), find_service(request)
+    async def read(request: Request) -> Call[Model]:
+        values, service = await read_values(request), request.app.state.service
         scheme, _, header = request.headers.get("authorization", "").partition(" ")
         keys = [values.pop(name, None) for name in _KEYS]
         if scheme.lower() in ("bearer", "deepl-auth-key"):
             keys.append(header.strip())
-        name = service.access.identify(
-            keys, request.client.host if request.client else ""
-        )
-        request.state.client = Client(name, request.scope["exchange"].facts)
+        address = request.client.host if request.client else ""
+        name = service.access.identify(keys, address)
+        client = Client(name, request.scope["exchange"].facts)
         await service.is_loaded.wait()
         try:
-            return kind.model_validate(values)
+            return Call(kind.model_validate(values), service, client, request)
         except ValidationError as error:
-            raise _describe(error, kind) from None
+            raise _describe(error) from None
 
-    return read
+    return Depends(read)
 
 
-def find_service(request: Request) -> Service:
-    """Return the service that answers."""
+async def _find_service(request: Request) -> Service:
+    await request.app.state.service.is_loaded.wait()
     return request.app.state.service
 
 
-async def find_loaded(request: Request) -> Service:
-    """Return the service once its runs are read."""
-    service = find_service(request)
-    await service.is_loaded.wait()
-    return service
+Served = Annotated[Service, Depends(_find_service)]
+"""The service, once the runs are read."""
 
 
-def find_client(request: Request) -> Client:
-    """Return whose request it is, once its fields are read."""
-    return request.state.client
-
-
-Served = Annotated[Service, Depends(find_loaded)]
-Caller = Annotated[Client, Depends(find_client)]
-
-
-def _describe(error: ValidationError, kind: type[BaseModel]) -> ServingError:
+def _describe(error: ValidationError) -> ServingError:
     """Return the error of the first wrong field: one that is unknown, or another."""
     faults = error.errors(include_url=False)
     first = min(faults, key=lambda own: own["type"] != "extra_forbidden")
-    name, facts, field = first["type"], first.get("ctx", {}), _name(first["loc"])
-    if name in ("missing", "string_too_short", "too_short"):
-        fault = f"{field} is missing: send this field"
-        return ServingError(400, "missing", fault, field=field)
-    if name == "extra_forbidden":
-        known = ", ".join(kind.model_fields)
-        fault = f"{field} must be absent: the fields here are {known}"
-        return ServingError(400, "unknown_field", fault, field=field)
-    code, limit = "wrong_type", facts.get("ge", facts.get("le"))
-    if limit is not None:
-        code, rule = (
-            "out_of_range",
-            f"at {'least' if 'ge' in facts else 'most'} {limit}",
-        )
-    elif name == "literal_error":
-        code = "bad_format" if field == "format" else code
-        rule = f"one of {facts['expected']}"
-    else:  # of each type that the field may have
-        own = (each for each in faults if _name(each["loc"]) == field)
-        words = (_RULES.get(x["type"].partition("_")[0], x["msg"]) for x in own)
-        rule = " or ".join(dict.fromkeys(words))
-    return wrong(field, rule, first["input"], code, limit)
-
-
-def _name(place: Sequence[str | int]) -> str:
-    """Return the name of a field such as ``pairs[0].text``."""
-    found = ""
-    for part in place:
+    facts, field = first.get("ctx", {}), ""
+    for part in first["loc"]:
         if isinstance(part, int):
-            found += f"[{part}]"
-        elif not found or part.isidentifier():  # else a type that it may have
-            found += f"{'.' * bool(found)}{replace_surrogates(part[:80])}"
-    return found
+            field += f"[{part}]"
+        elif not field or part.isidentifier():  # else a type that it may have
+            field += f"{'.' * bool(field)}{part[:80]}"
+    code = _CODES.get(first["type"], "wrong_type")
+    if code in _WORDS:
+        return ServingError(400, code, f"{field} {_WORDS[code]}", field=field)
+    if field == "format":
+        code = "bad_format"
+    rule = first["msg"].removeprefix("Input should be ")
+    return wrong(field, rule, first["input"], code, facts.get("ge", facts.get("le")))
 
 
 def wrong(
@@ -161,33 +140,12 @@ def wrong(
     given: Any = None,
 ) -> ServingError:
     """Return the error of a field with a wrong value."""
-    fault = f"{field} must be {rule}, not {_show(value)}"
-    shown = _printable(value) if given is None else given
-    return ServingError(400, code, fault, field=field, limit=limit, given=shown)
-
-
-def _printable(value: Any) -> str | int | float | None:
-    """Return a value that is short and can be written as JSON; None: it is not."""
-    if isinstance(value, str):
-        return replace_surrogates(value[:100])
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return value if is_number and abs(value) < 2**53 else None
-
-
-def _show(value: Any) -> str:
-    match value:
-        case None | True | False:
-            return json.dumps(value)
-        case str():
-            is_short = len(value) <= 40
-            return repr(_printable(value)) if is_short else f"a text of {len(value):,}"
-        case int() | float():
-            return (
-                f"{'a number out of range' if (x := _printable(value)) is None else x}"
-            )
-        case list():
-            return f"a list of {len(value):,}"
-    return "an object"
+    shown = repr(value)
+    shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+    if given is None and isinstance(value, str | int):
+        given = value[:100] if isinstance(value, str) else value
+    fault = f"{field} must be {rule}, not {shown}"
+    return ServingError(400, code, fault, field=field, limit=limit, given=given)
 
 
 def check_texts(
@@ -257,7 +215,7 @@ def _json(body: bytes) -> dict[str, Any]:
     else:
         if isinstance(value, dict):
             return {name: own for name, own in value.items() if own is not None}
-        fault = f"an object is needed, not {_show(value)}"
+        fault = "an object is needed"
     raise ServingError(400, "bad_json", f"the body must be a JSON object: {fault}")
 
 

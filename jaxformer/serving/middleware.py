@@ -6,7 +6,6 @@ Starlette's own class hides a client that leaves.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import secrets
 import time
@@ -167,20 +166,24 @@ class RequestMiddleware:
         """Call the application with the body; cancel it once the client is gone."""
         given: list[Message] = [{"type": "http.request", "body": body}]
         # The body is read: nothing else can come.
-        gone = asyncio.ensure_future(receive())
+        gone, task = asyncio.ensure_future(receive()), asyncio.current_task()
+        assert task is not None
+
+        def leave(own: asyncio.Future[Message]) -> None:
+            if not (own.cancelled() or exchange.is_over):
+                task.cancel()
 
         async def replay() -> Message:
             return given.pop() if given else await asyncio.shield(gone)
 
-        work = asyncio.ensure_future(self._app(exchange.scope, replay, send))
+        gone.add_done_callback(leave)
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not (work.done() or exchange.is_over):
-                work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
+            await self._app(exchange.scope, replay, send)
+        except asyncio.CancelledError:
+            if not gone.done():
+                raise
+            task.uncancel()
         finally:
-            work.cancel()
             gone.cancel()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import (
-    Caller,
-    Served,
+    Call,
     Word,
     Words,
     answer,
@@ -138,13 +137,9 @@ def error(error: ServingError) -> dict[str, Any]:
 @router.post(
     "/v2/translate", response_model=Translations, openapi_extra=document(Asked)
 )
-async def translate(
-    asked: Annotated[Asked, Depends(fields(Asked))],
-    service: Served,
-    client: Caller,
-    request: Request,
-) -> Response:
+async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
     """Translate texts. The language of each is found for itself."""
+    asked, service, client, request = call
     check_texts(service, "text", asked.text)
     engines, queries = service.engines, []
     target = read_language(engines, "target_lang", asked.target_lang)
@@ -206,13 +201,11 @@ def count_characters(request: Request, more: int = 0) -> int:
 @router.post(
     "/v2/languages", response_model=list[Language], openapi_extra=document(AskedSide)
 )
-async def languages(
-    asked: Annotated[AskedSide, Depends(fields(AskedSide))], service: Served
-) -> Response:
+async def languages(call: Annotated[Call[AskedSide], fields(AskedSide)]) -> Response:
     """List languages."""
-    is_target = asked.type == "target"
+    is_target = call.asked.type == "target"
     names: dict[str, str] = {}
-    for own in sorted({pair[is_target] for pair in service.engines}):
+    for own in sorted({pair[is_target] for pair in call.service.engines}):
         code = write_code(own).upper() if is_target else _write_source(own)
         codes = _REGIONS.get(code, [code]) if is_target else [code]
         names |= dict.fromkeys(codes, name_language(own))
@@ -222,12 +215,10 @@ async def languages(
 
 
 @router.get("/v3/languages", openapi_extra=document(Key, query=True))
-async def list_both(
-    asked: Annotated[Key, Depends(fields(Key))], service: Served
-) -> Response:
+async def list_both(call: Annotated[Call[Key], fields(Key)]) -> Response:
     """List the languages of both sides."""
     sides = [
-        {write_code(pair[side]): pair[side] for pair in service.engines}
+        {write_code(pair[side]): pair[side] for pair in call.service.engines}
         for side in (0, 1)
     ]
     return answer(
@@ -246,11 +237,9 @@ async def list_both(
 
 @router.get("/v2/usage", response_model=Usage, openapi_extra=document(Key, query=True))
 @router.post("/v2/usage", response_model=Usage, openapi_extra=document(Key))
-async def usage(
-    asked: Annotated[Key, Depends(fields(Key))], request: Request
-) -> Response:
+async def usage(call: Annotated[Call[Key], fields(Key)]) -> Response:
     """Count the characters translated."""
-    count = count_characters(request)
+    count = count_characters(call.request)
     return answer({"character_count": count, "character_limit": _LIMIT})
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field
 
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import (
-    Caller,
+    Call,
     Served,
     Whole,
     Word,
@@ -105,10 +105,9 @@ def error(error: ServingError) -> dict[str, Any]:
 
 
 @router.post("/translate", response_model=Translations, openapi_extra=document(Asked))
-async def translate(
-    asked: Annotated[Asked, Depends(fields(Asked))], service: Served, client: Caller
-) -> Response:
+async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
     """Translate texts."""
+    asked, service, client, _ = call
     is_list, engines = isinstance(asked.q, list), service.engines
     texts = asked.q if isinstance(asked.q, list) else [asked.q]
     check_texts(service, "q", texts, listed=is_list)
@@ -141,11 +140,11 @@ async def translate(
     "/detect", response_model=list[Detected], openapi_extra=document(AskedLanguage)
 )
 async def detect(
-    asked: Annotated[AskedLanguage, Depends(fields(AskedLanguage))], service: Served
+    call: Annotated[Call[AskedLanguage], fields(AskedLanguage)],
 ) -> Response:
     """Rank the languages of a text."""
-    check_texts(service, "q", [asked.q], listed=False)
-    return answer([_show(*own) for own in await service.detect(asked.q)])
+    check_texts(call.service, "q", [call.asked.q], listed=False)
+    return answer([_show(*own) for own in await call.service.detect(call.asked.q)])
 
 
 @router.get("/languages", response_model=list[Language])

@@ -11,7 +11,7 @@ from operator import methodcaller
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -20,7 +20,7 @@ from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import (
     JSON,
-    Caller,
+    Call,
     Served,
     Whole,
     Word,
@@ -242,11 +242,9 @@ def error(error: ServingError) -> dict[str, Any]:
 @router.post(
     "/translate", response_model=Translations, openapi_extra=document(Asked, JSON)
 )
-async def translate(
-    asked: Annotated[Asked, Depends(fields(Asked))], service: Served, client: Caller
-) -> Response:
+async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
     """Translate texts."""
-    begun = time.monotonic()
+    begun, (asked, service, client, _) = time.monotonic(), call
     engine, queries = _make_queries(service, asked, *_read_texts(service, asked))
     done = await service.translate(queries, client)
     is_soft = asked.alignment == "soft"
@@ -277,17 +275,14 @@ def _read_texts(service: Service, asked: Asked) -> tuple[list[str], list[str]]:
 
 
 async def _admit(
-    asked: Annotated[AskedOne, Depends(fields(AskedOne))],
-    service: Served,
-    client: Caller,
-    request: Request,
-) -> AsyncIterator[Admitted]:
+    call: Annotated[Call[AskedOne], fields(AskedOne)],
+) -> AsyncIterator[tuple[Call[AskedOne], Admitted]]:
     """Admit a text, so that one that is refused is answered with a status."""
-    request.state.begun, request.state.asked = time.monotonic(), asked
+    asked, service, client, _ = call
     check_texts(service, "text", [asked.text], listed=False)
     _, queries = _make_queries(service, asked, [asked.text], [asked.prefix])
     async with service.admit(queries, client) as admitted:
-        yield admitted
+        yield call, admitted
 
 
 @router.post(
@@ -296,12 +291,12 @@ async def _admit(
     openapi_extra=document(AskedOne, JSON),
 )
 async def stream(
-    admitted: Annotated[Admitted, Depends(_admit)], service: Served, request: Request
+    given: Annotated[tuple[Call[AskedOne], Admitted], Depends(_admit)],
 ) -> AsyncIterator[ServerSentEvent]:
     """Translate a text, and yield its sentences as they are found."""
+    call, admitted = given
     (text,), events = admitted.texts, asyncio.Queue[dict[str, Any] | None]()
-    is_soft = request.state.asked.alignment == "soft"
-    exchange = request.scope["exchange"]
+    is_soft, exchange = call.asked.alignment == "soft", call.request.scope["exchange"]
     spans = [[cut.piece.start, cut.piece.stop] for cut in text.cuts]
     yield _event("start", {"sentences": len(spans), "source_spans": spans})
 
@@ -310,21 +305,19 @@ async def stream(
             _check_weights([result])
         events.put_nowait({"index": index, **_show(result, is_soft)})
 
-    work = asyncio.create_task(service.search(admitted, found))
+    work = asyncio.create_task(call.service.search(admitted, found))
     work.add_done_callback(lambda _: events.put_nowait(None))
     try:
         while (event := await events.get()) is not None:
             yield _event("sentence", event)
         (done,) = await work
-        shown = _show_work(text.engine, admitted.client, request.state.begun)
+        shown = _show_work(text.engine, call.client, exchange.begun)
         yield _event("done", _show_end(done) | shown)
-    except ServingError as fault:
-        yield _event("error", error(fault))
-        exchange.code = fault.code
     except Exception as fault:
-        own = ServingError(500, "internal", "the server failed on this text")
+        known = isinstance(fault, ServingError)
+        own = fault if known else ServingError(500, "internal", "the server failed")
+        exchange.code, exchange.fault = own.code, None if known else fault
         yield _event("error", error(own))
-        exchange.code, exchange.fault = own.code, fault
     finally:
         work.cancel()
 
@@ -337,19 +330,18 @@ def _event(name: str, data: Any) -> ServerSentEvent:
     "/attention", response_model=Maps, openapi_extra=document(AskedAttention, JSON)
 )
 async def attend(
-    asked: Annotated[AskedAttention, Depends(fields(AskedAttention))],
-    service: Served,
-    client: Caller,
+    call: Annotated[Call[AskedAttention], fields(AskedAttention)],
 ) -> Response:
     """Show attention weights, of the model's own translation if none is given."""
-    text, translation, k = asked.text, asked.translation, asked.k
+    asked, service, client, _ = call
+    text, translation = asked.text, asked.translation
     check_texts(service, "text", [text], listed=False)
     engine = find_engine(service.engines, asked.source, asked.target)
     if translation is None:
         query = Query(text, *engine.languages, sentences=False)
         translation = (await service.translate([query], client))[0].text
-    call = methodcaller("attend", text, translation, k)
-    ((maps, candidates),) = await service.call(engine, [call], client)
+    work = methodcaller("attend", text, translation, asked.k)
+    ((maps, candidates),) = await service.call(engine, [work], client)
     weights = {
         name: np.round(getattr(maps, name).astype(np.float64), 4).tolist()
         for name in ("encoder", "decoder", "cross")
@@ -374,13 +366,12 @@ async def attend(
     "/alternatives", response_model=NextWords, openapi_extra=document(AskedWords, JSON)
 )
 async def alternatives(
-    asked: Annotated[AskedWords, Depends(fields(AskedWords))],
-    service: Served,
-    client: Caller,
+    call: Annotated[Call[AskedWords], fields(AskedWords)],
 ) -> Response:
     """Find next words. A text with placeholders is searched with marks in their place,
     and each translation again with them.
     """
+    asked, service, client, _ = call
     text, prefix = asked.text, asked.prefix
     check_texts(service, "text", [text, prefix], listed=False)
     engine = find_engine(service.engines, asked.source, asked.target)
@@ -389,8 +380,8 @@ async def alternatives(
         if not hidden.text:  # it has too many
             return answer({"alternatives": []})
         text, prefix = hidden.text, hidden.hide(prefix)
-    call = methodcaller("alternatives", text, prefix, asked.k)
-    (found,) = await service.call(engine, [call], client)
+    work = methodcaller("alternatives", text, prefix, asked.k)
+    (found,) = await service.call(engine, [work], client)
     if hidden is not None and found:
         ends = [own.text.find(own.word, len(prefix)) for own in found]
         starts = [
@@ -411,19 +402,16 @@ async def alternatives(
 
 
 @router.post("/score", response_model=Scores, openapi_extra=document(AskedScores, JSON))
-async def score(
-    asked: Annotated[AskedScores, Depends(fields(AskedScores))],
-    service: Served,
-    client: Caller,
-) -> Response:
+async def score(call: Annotated[Call[AskedScores], fields(AskedScores)]) -> Response:
     """Score given translations."""
+    asked, service, client, _ = call
     for name in ("text", "translation"):
         check_texts(service, "pairs", [getattr(own, name) for own in asked.pairs])
     engine = find_engine(service.engines, asked.source, asked.target)
-    calls = [
+    works = [
         methodcaller("score", Pair(own.text, own.translation)) for own in asked.pairs
     ]
-    found = await service.call(engine, calls, client)
+    found = await service.call(engine, works, client)
     return answer({"scores": [own.to_json() for own in found]})
 
 
