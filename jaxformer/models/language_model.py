@@ -152,7 +152,7 @@ class LanguageModel(OneStack):
         tokens = jnp.where(cache.position == memory.read.shape[1], last, tokens)
         x = self.embed(self.side, tokens[:, None], (cache.position - shift)[:, None])
         ancestors, seen = find_slots(cache)
-        x, spans = self.stack.step(x, cache.spans, cache.position, seen)
+        x, spans, _ = self.stack.step(x, cache.spans, cache.position, seen)
         grown = cache._replace(
             spans=spans, ancestors=ancestors, position=cache.position + 1
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TypeAlias
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -40,6 +40,9 @@ linear (ALiBi).
 
 ACTIVATIONS = (*layers.ACTIVATIONS, *layers.GATED)
 """Activations of the feed-forward layer, plain and gated."""
+
+Weights: TypeAlias = Float[Array, "B H T S"] | None
+"""The attention weights of every head; None where a kernel computed attention."""
 
 _CHOICES = {
     "activation": ACTIVATIONS,
@@ -197,16 +200,18 @@ class MultiHeadAttention(nn.Module):
         d_k, d_v = head_widths(self)
         width, heads = self.d_model, self.num_heads
         groups = self.num_key_value_heads or heads
-        projections = {
-            "query": ((width, heads, d_k), 1),
-            "key": ((width, groups, d_k), 1),
-            "value": ((width, groups, d_v), 1),
-            "output": ((heads, d_v, width), 2),
+        shapes = {
+            "query": (width, heads, d_k),
+            "key": (width, groups, d_k),
+            "value": (width, groups, d_v),
+            "output": (heads, d_v, width),
         }
         norms = ("query_norm", "key_norm") if self.query_key_norm else ()
         self.projections = {
-            name: self.param(name, projection, *shape, self.biases)
-            for name, shape in projections.items()
+            name: self.param(
+                name, projection, shape, 2 if name == "output" else 1, self.biases
+            )
+            for name, shape in shapes.items()
         } | {name: self.param(name, ones, d_k) for name in norms}
 
     def __call__(
@@ -218,7 +223,7 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Array, "#B #H #T #S"] | None = None,
         train: bool = False,
         backend: str = "plain",
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+    ) -> tuple[Float[Array, "B T D"], Weights]:
         """Attend from ``x`` to ``memory``; return the output and the weights, which a
         ``backend`` other than ``plain`` does not compute.
 
@@ -233,28 +238,28 @@ class MultiHeadAttention(nn.Module):
         Raises:
             InputError: another memory than ``x`` with rotary positions or a window.
         """
-        memory = x if memory is None else memory
-        names = ("key", "value", "query") if memory is x else ("key", "value")
+        memory, names = x if memory is None else memory, ["key", "value"]
+        if memory is x:
+            names.append("query")
+        elif self.rotary_base or self.window:
+            raise InputError(
+                "rotary positions and windows are for self-attention: attend to x"
+                " itself, or make the module without rotary_base and window"
+            )
         return functional.multi_head_attention(
             self.projections,
             x,
             memory,
             self._near(mask, x.shape[1]),
-            rotate=self._rotation(jnp.arange(x.shape[1]) if memory is x else None),
+            rotate=self._rotation(jnp.arange(x.shape[1])),
             linear=joint_linear(memory, *(self.projections[name] for name in names)),
             attend=functools.partial(attend, backend=backend),
             bias=bias,
             drop=make_drop(self, self.dropout_rate, train),
         )
 
-    def _rotation(self, positions: Int[Array, " T"] | None) -> Rotation | None:
-        """Return the rotation of the sequence's own positions; None: of another's."""
-        if positions is None and (self.rotary_base or self.window):
-            raise InputError(
-                "rotary positions and windows are for self-attention: attend to x"
-                " itself, or make the module without rotary_base and window"
-            )
-        if self.rotary_base is None or positions is None:
+    def _rotation(self, positions: Int[Array, " T"]) -> Rotation | None:
+        if self.rotary_base is None:
             return None
         return functools.partial(rotary, positions=positions, base=self.rotary_base)
 
@@ -266,32 +271,12 @@ class MultiHeadAttention(nn.Module):
             return dataclasses.replace(mask, window=self.window)
         return combine(mask, window_mask(length, self.window))
 
-    def prefill(
-        self, x: Float[Array, "B T D"], **how: Any
-    ) -> tuple[Float[Array, "B T D"], KeyValueStore]:
-        """Attend to ``x`` itself; return the output, and keys and values for later
-        positions.
-        """
-        rotate = self._rotation(jnp.arange(x.shape[1]))
-        return self(x, **how)[0], caches.project_to_store(self.projections, x, rotate)
-
-    def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
-        """Project another sequence once, for many calls of :meth:`attend_to_store`."""
-        rotate = self._rotation(None)
-        return caches.project_to_store(self.projections, memory, rotate)
-
-    def attend_to_store(
-        self,
-        x: Float[Array, "N 1 D"],
-        memory: KeyValueStore,
-        mask: Bool[Array, "#B 1 #W M"],
-    ) -> tuple[Float[Array, "N 1 D"], Float[Array, "B H W M"]]:
-        """Attend from the new position of N = B W hypotheses to stored keys and values;
-        return the output and the weights.
-        """
-        beams = x.reshape(memory.keys.shape[0], -1, x.shape[-1])
-        output, weights = caches.attend_to_store(self.projections, beams, memory, mask)
-        return output.reshape(x.shape), weights
+    def store(
+        self, x: Float[Array, "B T D"], positions: Int[Array, " T"]
+    ) -> KeyValueStore:
+        """Project a sequence for later positions of its own to attend to."""
+        rotate = self._rotation(positions)
+        return caches.project_to_store(self.projections, x, rotate)
 
     def step(
         self,
@@ -315,13 +300,10 @@ class MultiHeadAttention(nn.Module):
             The output, and the cache with this position.
         """
         beams = x.reshape(seen.shape[0], seen.shape[2], -1)
-        rotate = self._rotation(position[None])
-        fresh = caches.project_to_store(self.projections, beams, rotate)
-        cache = caches.extend(cache, fresh, position)
+        cache = caches.extend(cache, self.store(beams, position[None]), position)
         if self.window is not None:
             place = caches.slot_positions(*seen.shape[:1:-1])
             seen = seen & (place > position - self.window)[None, None, None]
-        output = caches.attend_to_spans(
-            self.projections, beams, cache, seen, position, bias=bias, rotate=rotate
-        )
-        return output.reshape(x.shape), cache
+        how = {"bias": bias, "rotate": self._rotation(position[None])}
+        where = x, cache, seen, position
+        return caches.attend_to_spans(self.projections, *where, **how)[0], cache

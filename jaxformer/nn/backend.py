@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.kernels import backends
-from jaxformer.nn.attention import head_widths
 
 
-def choose_backend(model: Any, backend: str, length: int, *, train: bool) -> str:
+def choose_backend(model: Any, backend: str | None, length: int, *, train: bool) -> str:
     """Return ``plain``, ``cudnn`` or ``pallas``; ``plain`` while parameters are drawn,
     which do not depend on it.
 
     Args:
         model: with a ``config`` and the ``device`` that computes (one of several, also
             of a topology); None: JAX's first.
-        backend: one of :data:`~jaxformer.kernels.backends.BACKENDS`.
+        backend: one of :data:`~jaxformer.kernels.backends.BACKENDS`; None: as the
+            configuration says.
         length: the longer of queries and keys.
         train: whether dropout is active.
 
@@ -28,16 +28,17 @@ def choose_backend(model: Any, backend: str, length: int, *, train: bool) -> str
     if model.scope is not None and model.is_initializing():
         return "plain"
     config, device = model.config, model.device or jax.devices()[0]
-    d_k, d_v = head_widths(config)
+    width = config.d_model // config.num_heads
     attending = backends.Attending(
-        platform=device.platform,
-        capability=getattr(device, "compute_capability", None),
-        dtype=jnp.dtype(config.dtype),
-        d_k=d_k,
-        d_v=d_v,
-        length=length,
+        device.platform,
+        getattr(device, "compute_capability", None),
+        jnp.dtype(config.dtype),
+        config.d_k or width,
+        config.d_v or width,
+        length,
         dropout=train and config.attention_dropout_rate > 0.0,
         bias=config.position_bias != "none",
         window=config.attention_window is not None,
     )
-    return backends.fit(backend, attending, name="model.attention_backend")
+    how = backend or config.attention_backend
+    return backends.fit(how, attending, name="model.attention_backend")

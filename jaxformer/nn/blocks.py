@@ -4,9 +4,9 @@ residual, dropout and norm.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,26 +17,46 @@ from jaxformer.functional.masks import SegmentMask
 from jaxformer.kernels.elementwise import ACTIVATIONS
 from jaxformer.kernels.matmul import joint_linear
 from jaxformer.kernels.norm import layer_norm
-from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
-from jaxformer.nn.cache import KeyValueStore, Spans
+from jaxformer.nn.attention import LayerConfig, MultiHeadAttention, Weights
+from jaxformer.nn.cache import KeyValueStore, Spans, attend_to_spans
 from jaxformer.nn.dropout import Dropout, make_drop
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float
 
-Aux = TypeVar("Aux")
+Sublayer: TypeAlias = Callable[[Array], tuple[Array, Any]]
+"""A function of the residual stream [B, T, D], which returns its output and, for
+example, attention weights.
+"""
 
 
-def _norm_parameters(
-    module: LayerNorm | RMSNorm, *, biased: bool
-) -> dict[str, Float[Array, " D"]]:
-    make = {"scale": nn.initializers.ones_init(), "bias": nn.initializers.zeros_init()}
-    return {
-        name: module.param(name, make[name], (module.width,), jnp.float32)
-        for name in (["scale", "bias"] if biased else ["scale"])
-    }
+class _Norm(nn.Module):
+    """What both norms share."""
+
+    width: int
+    epsilon: float = 1e-6
+    biased = False
+    normalize = staticmethod(layers.rms_norm)
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Normalize, scale and, with a bias, shift."""
+        init, like = nn.initializers, ((self.width,), jnp.float32)
+        params = {"scale": self.param("scale", init.ones_init(), *like)}
+        if self.biased:
+            params["bias"] = self.param("bias", init.zeros_init(), *like)
+        return self.normalize(x, **params, epsilon=self.epsilon)
 
 
-class LayerNorm(nn.Module):
+class RMSNorm(_Norm):
+    """Root mean square normalization over the last axis, with a scale in float32.
+
+    Attributes:
+        width: of the last axis.
+        epsilon: added to the mean square.
+    """
+
+
+class LayerNorm(_Norm):
     """Layer normalization over the last axis, with scale and bias in float32.
 
     Attributes:
@@ -45,33 +65,8 @@ class LayerNorm(nn.Module):
         biased: whether there is a bias.
     """
 
-    width: int
-    epsilon: float = 1e-6
     biased: bool = True
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Normalize, scale and shift."""
-        params = _norm_parameters(self, biased=self.biased)
-        return layer_norm(x, **params, epsilon=self.epsilon)
-
-
-class RMSNorm(nn.Module):
-    """Root mean square normalization over the last axis, with a scale in float32.
-
-    Attributes:
-        width: of the last axis.
-        epsilon: added to the mean square.
-    """
-
-    width: int
-    epsilon: float = 1e-6
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Normalize and scale."""
-        params = _norm_parameters(self, biased=False)
-        return layers.rms_norm(x, **params, epsilon=self.epsilon)
+    normalize = staticmethod(layer_norm)
 
 
 def make_norm(config: LayerConfig, name: str | None = None) -> LayerNorm | RMSNorm:
@@ -95,12 +90,10 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "B T D"], *, train: bool = False
     ) -> Float[Array, "B T D"]:
         """Transform each position."""
-        shapes = {
-            "inner": (self.d_model, self.d_ff),
-            "outer": (self.d_ff, self.d_model),
-        }
+        sizes = self.d_model, self.d_ff
+        shapes = {"inner": sizes, "outer": sizes[::-1]}
         if self.activation in layers.GATED:
-            shapes["gate"] = shapes["inner"]
+            shapes["gate"] = sizes
         params = {
             name: self.param(name, projection, shape, 1, self.biases)
             for name, shape in shapes.items()
@@ -130,13 +123,11 @@ class Residual(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        sublayer: Callable[[Float[Array, "B T D"]], tuple[Float[Array, "B T D"], Aux]],
+        sublayer: Sublayer,
         *,
         train: bool,
-    ) -> tuple[Float[Array, "B T D"], Aux]:
-        """Apply ``sublayer``, which returns its output and, for example, attention
-        weights.
-        """
+    ) -> tuple[Float[Array, "B T D"], Any]:
+        """Apply ``sublayer``; return the output, and what it returns besides."""
         norm = make_norm(self.config, name="norm")
         drop = Dropout(self.config.dropout_rate, name="dropout")
         drop_all = Dropout(self.config.layer_drop_rate, rows=True, name="layer_drop")
@@ -189,20 +180,52 @@ class _Layer(nn.Module):
     def _run(
         self,
         x: Array,
-        attend: Callable[[Array], tuple[Array, Any]],
-        attend_to_memory: Callable[[Array], tuple[Array, Any]] | None = None,
+        attend: Sublayer,
+        attend_to_memory: Sublayer | None = None,
         *,
         train: bool = False,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Any, Any]:
         """Return the output, and what the attentions return besides theirs."""
-        x, more = self.self_attention_residual(x, attend, train=train)
+        x, own = self.self_attention_residual(x, attend, train=train)
+        other = None
         if attend_to_memory is not None:
             x, other = self.cross_attention_residual(x, attend_to_memory, train=train)
-            more = more, other
         x, _ = self.feed_forward_residual(
             x, lambda y: (self.feed_forward(y, train=train), None), train=train
         )
-        return x, more
+        return x, own, other
+
+    def step(
+        self,
+        x: Float[Array, "N 1 D"],
+        cache: Spans,
+        memory: KeyValueStore | None = None,
+        *,
+        memory_mask: Bool[Array, "B2 1 1 S"] | None = None,
+        **how: Any,
+    ) -> tuple[Float[Array, "N 1 D"], Spans, Float[Array, "B2 H W2 S"] | None]:
+        """Compute one position from the cached keys and values of those before it.
+
+        Args:
+            x: the input of the position for N hypotheses; those of a sentence are
+                adjacent.
+            cache: keys and values of the positions before, with empty slots.
+            memory: projected encoder output of a decoder layer, one row a sentence. The
+                hypotheses of a sentence query it like positions, so it is never
+                repeated.
+            memory_mask: which positions of the memory may be attended to.
+            how: the rest of :meth:`MultiHeadAttention.step`.
+
+        Returns:
+            The output, the cache with this position, and the weights of the
+            cross-attention, W = N / B. ``jit`` prunes weights that are not used.
+        """
+        attend = partial(self.self_attention.step, cache=cache, **how)
+        if memory is None:
+            return self._run(x, attend)
+        attend_to_store = partial(attend_to_spans, self.cross_attention.projections)
+        to_memory = partial(attend_to_store, memory=(memory,), mask=memory_mask)
+        return self._run(x, attend, to_memory)
 
 
 class EncoderLayer(_Layer):
@@ -216,30 +239,25 @@ class EncoderLayer(_Layer):
         bias: Float[Array, "#B #H S S"] | None = None,
         train: bool = False,
         backend: str = "plain",
-    ) -> tuple[Float[Array, "B S D"], Float[Array, "B H S S"] | None]:
+    ) -> tuple[Float[Array, "B S D"], Weights]:
         """Return the output and the attention weights, which only the ``backend``
         ``plain`` computes. A ``bias`` is added to the scores.
         """
-        how = {"mask": mask, "bias": bias, "train": train, "backend": backend}
-        return self._run(x, functools.partial(self.self_attention, **how), train=train)
+        how = {"bias": bias, "train": train, "backend": backend}
+        attend = partial(self.self_attention, mask=mask, **how)
+        return self._run(x, attend, train=train)[:2]
 
     def prefill(
         self, x: Float[Array, "B T D"], mask: Mask, **how: Any
     ) -> tuple[Float[Array, "B T D"], KeyValueStore]:
-        """Return the output, and keys and values for :meth:`step` to read; see
-        :meth:`MultiHeadAttention.prefill`.
+        """Return the output, and keys and values for :meth:`step` to read; ``how`` is
+        the ``bias`` and the ``backend``.
         """
-        prefill = self.self_attention.prefill
-        return self._run(x, functools.partial(prefill, mask=mask, **how))
-
-    def step(
-        self, x: Float[Array, "N 1 D"], cache: Spans, **how: Any
-    ) -> tuple[Float[Array, "N 1 D"], Spans]:
-        """Compute one position of a decoder-only model from the cache; return the
-        output, and the cache with this position. See :meth:`MultiHeadAttention.step`.
-        """
-        step = self.self_attention.step
-        return self._run(x, functools.partial(step, cache=cache, **how))
+        attention, place = self.self_attention, jnp.arange(x.shape[1])
+        return self._run(
+            x,
+            lambda y: (attention(y, mask=mask, **how)[0], attention.store(y, place)),
+        )[:2]
 
 
 class DecoderLayer(_Layer):
@@ -259,10 +277,7 @@ class DecoderLayer(_Layer):
         bias: Float[Array, "#B #H T T"] | None = None,
         train: bool = False,
         backend: str = "plain",
-    ) -> tuple[
-        Float[Array, "B T D"],
-        tuple[Float[Array, "B H T T"] | None, Float[Array, "B H T S"] | None],
-    ]:
+    ) -> tuple[Float[Array, "B T D"], tuple[Weights, ...]]:
         """Return the output and the weights of self-attention and cross-attention.
 
         Args:
@@ -277,46 +292,11 @@ class DecoderLayer(_Layer):
         if mask is None:
             mask = SegmentMask(jnp.ones(x.shape[:2], bool), causal=True)
         how: dict[str, Any] = {"train": train, "backend": backend}
-        own = {"mask": mask, "bias": bias, **how}
-        other = {"memory": memory, "mask": memory_mask, **how}
-        return self._run(
+        attend, attend_to_memory = self.self_attention, self.cross_attention
+        x, *weights = self._run(
             x,
-            functools.partial(self.self_attention, **own),
-            functools.partial(self.cross_attention, **other),
+            partial(attend, mask=mask, bias=bias, **how),
+            partial(attend_to_memory, memory=memory, mask=memory_mask, **how),
             train=train,
         )
-
-    def store_memory(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
-        """Project the encoder's output once, for many calls of :meth:`step`."""
-        return self.cross_attention.store(memory)
-
-    def step(
-        self,
-        x: Float[Array, "N 1 D"],
-        cache: Spans,
-        memory: KeyValueStore,
-        *,
-        memory_mask: Bool[Array, "B2 1 1 S"],
-        **how: Any,
-    ) -> tuple[Float[Array, "N 1 D"], tuple[Spans, Float[Array, "B2 H W2 S"]]]:
-        """Compute one position from the cached keys and values of those before it.
-
-        Args:
-            x: the input of the position for N hypotheses; those of a sentence are
-                adjacent.
-            cache: keys and values of the positions before, with empty slots.
-            memory: projected encoder output, one row a sentence. The hypotheses of a
-                sentence query it like positions, so it is never repeated.
-            memory_mask: which positions of the memory may be attended to.
-            how: the rest of :meth:`MultiHeadAttention.step`.
-
-        Returns:
-            The output, the cache with this position, and the weights of the
-            cross-attention, W = N / B. ``jit`` prunes weights that are not used.
-        """
-        attend_to_store = self.cross_attention.attend_to_store
-        return self._run(
-            x,
-            functools.partial(self.self_attention.step, cache=cache, **how),
-            functools.partial(attend_to_store, memory=memory, mask=memory_mask),
-        )
+        return x, tuple(weights)

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.functional.attention import (
-    KeysValues,
     Rotation,
     masked_softmax,
     project_heads,
@@ -63,20 +62,14 @@ def cache_dtype(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.dtype(jnp.float32 if narrow else dtype)
 
 
-def store(memory: KeysValues) -> KeyValueStore:
-    """Transpose keys and values to the layout of a store, with one slot per
-    position.
-    """
-    keys, values = (x.astype(cache_dtype(x.dtype)) for x in memory)
-    return KeyValueStore(keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3))
-
-
 def project_to_store(
     params: Parameters, memory: Float[Array, "B S D"], rotate: Rotation | None = None
 ) -> KeyValueStore:
-    """Project a memory once, for many calls of :func:`attend_to_store`."""
+    """Project a memory once, for many calls of :func:`attend_to_spans`."""
     joint = joint_linear(memory, params["key"], params["value"])
-    return store(project_keys_values(params, memory, rotate=rotate, linear=joint))
+    both = project_keys_values(params, memory, rotate=rotate, linear=joint)
+    keys, values = (x.astype(cache_dtype(x.dtype)) for x in both)
+    return KeyValueStore(keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3))
 
 
 def empty_spans(
@@ -92,18 +85,14 @@ def empty_spans(
     """Allocate slots for W hypotheses at each of ``length`` positions: in several
     spans on a CPU, else in one.
     """
-    ends = (
-        [*(end for end in _SPANS if end < length), length]
-        if jax.default_backend() == "cpu"
-        else [length]
-    )
-    slots = [width * (end - begin) for begin, end in itertools.pairwise([0, *ends])]
+    several = jax.default_backend() == "cpu"
+    ends = [end for end in _SPANS if several and end < length]
     return tuple(
         KeyValueStore(
-            jnp.zeros((sentences, heads, d_k, size), dtype),
-            jnp.zeros((sentences, heads, size, d_v), dtype),
+            jnp.zeros((sentences, heads, d_k, width * (end - begin)), dtype),
+            jnp.zeros((sentences, heads, width * (end - begin), d_v), dtype),
         )
-        for size in slots
+        for begin, end in itertools.pairwise([0, *ends, length])
     )
 
 
@@ -111,17 +100,14 @@ def extend(old: Spans, fresh: KeyValueStore, position: Int[Array, ""]) -> Spans:
     """Write the keys and values of W hypotheses into the W slots of a position."""
     start, grown = position * fresh.values.shape[2], []
     for span in old:
-        grown.append(
-            KeyValueStore(
-                _write(span.keys, fresh.keys, start, 3),
-                _write(span.values, fresh.values, start, 2),
-            )
-        )
-        start -= span.values.shape[2]
+        keys = _write(span.keys, fresh.keys, start, 3)
+        values = _write(span.values, fresh.values, start, 2)
+        grown.append(KeyValueStore(keys, values))
+        start -= values.shape[2]
     return tuple(grown)
 
 
-def _write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
+def _write(old: Array, new: Array, start: Array, axis: int) -> Array:
     """Write ``new`` from index ``start`` if it is within the array; otherwise
     rewrite what is there.
     """
@@ -150,129 +136,77 @@ def slot_positions(slots: int, width: int) -> Int[Array, " M"]:
     return jnp.arange(slots, dtype=jnp.int32) // width
 
 
-def attend_to_store(
+def attend_to_spans(
     params: Parameters,
-    x: Float[Array, "B W D"],
-    memory: KeyValueStore,
-    mask: Bool[Array, "#B 1 #W M"],
-) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
+    x: Float[Array, "..."],
+    memory: Spans,
+    mask: Bool[Array, "#B 1 #W M"] | None,
+    position: Int[Array, ""] | None = None,
+    *,
+    bias: Float[Array, "1 H 1 M"] | None = None,
+    rotate: Rotation | None = None,
+) -> tuple[Float[Array, "..."], Float[Array, "B H W M"] | None]:
     """Attend to stored keys and values, as
     :func:`~jaxformer.functional.attention.multi_head_attention` does.
 
     Args:
         params: of multi-head attention.
-        x: the new position of W hypotheses.
-        memory: keys and values.
-        mask: slots that they may read.
-
-    Returns:
-        The output in the dtype of ``x``, and the weights, float32 (float64 for float64
-        inputs).
-    """
-    query = _project_query(params, x, memory)
-    weights = masked_softmax(_scores(query, memory), mask)
-    return _project_output(params, x, _mix(weights, memory)), weights
-
-
-def attend_to_spans(
-    params: Parameters,
-    x: Float[Array, "B W D"],
-    memory: Spans,
-    mask: Bool[Array, "#B 1 #W M"],
-    position: Int[Array, ""],
-    *,
-    bias: Float[Array, "1 H 1 M"] | None = None,
-    rotate: Rotation | None = None,
-) -> Float[Array, "B W D"]:
-    """Attend as :func:`attend_to_store` does, but read only the spans that begin at or
-    before the position.
-
-    Args:
-        params: of multi-head attention.
-        x: the new position of W hypotheses.
-        memory: keys and values, in W slots for each position.
-        mask: slots that they may read, none after ``position``.
-        position: of ``x``, counted from 0.
+        x: the new position of W hypotheses, [B, W, D] or [B * W, 1, D].
+        memory: keys and values, of a cache in W slots for each position.
+        mask: slots that they may read; None: all.
+        position: of ``x`` in a cache, counted from 0: only spans that begin at or
+            before it are read. None: all are.
         bias: added to the scaled scores.
         rotate: applied to the projected queries; stored keys are rotated.
+
+    Returns:
+        The output in the dtype of ``x``, and without ``position`` the weights, float32
+        (float64 for float64 inputs).
     """
-    ends = [
-        *itertools.accumulate(span.values.shape[2] // x.shape[1] for span in memory)
-    ]
-    branches = [
-        functools.partial(_attend_to_first, count)
-        for count in range(1, len(memory) + 1)
-    ]
-    branch = sum(jnp.int32(end <= position) for end in ends[:-1])
-    query = _project_query(params, x, memory[0], rotate)
-    heads = lax.switch(branch, branches, query, memory, mask, bias)
-    return _project_output(params, x, heads)
-
-
-def _attend_to_first(
-    count: int,
-    query: Float[Array, "B H W K"],
-    memory: Spans,
-    mask: Bool[Array, "#B 1 #W M"],
-    bias: Float[Array, "1 H 1 M"] | None,
-) -> Float[Array, "B H W K2"]:
-    """Attend to the first ``count`` spans."""
-    scores = jnp.concatenate([_scores(query, span) for span in memory[:count]], axis=-1)
-    if bias is not None:
-        scores = scores + bias[..., : scores.shape[-1]].astype(scores.dtype)
-    weights = masked_softmax(scores, mask[..., : scores.shape[-1]])
-    mixed, begin = [], 0
-    for span in memory[:count]:
-        end = begin + span.values.shape[2]
-        mixed.append(_mix(weights[..., begin:end], span))
-        begin = end
-    return functools.reduce(jnp.add, mixed)
-
-
-def _project_query(
-    params: Parameters,
-    x: Float[Array, "B W D"],
-    memory: KeyValueStore,
-    rotate: Rotation | None = None,
-) -> Float[Array, "B H W K"]:
-    query = project_heads(params, "query", x, rotate, linear)
-    return (
-        (query * query.shape[-1] ** -0.5)
-        .astype(memory.keys.dtype)
-        .transpose(0, 2, 1, 3)
-    )
-
-
-def _scores(
-    query: Float[Array, "B H W K"], memory: KeyValueStore
-) -> Float[Array, "B H W M"]:
-    batch, heads, width, size = query.shape
-    # The heads of queries that share a head of keys are more rows of one matmul.
-    scores = jnp.einsum(
-        "BGWK,BGKM->BGWM",
-        query.reshape(batch, memory.keys.shape[1], -1, size),
-        memory.keys,
-        preferred_element_type=wide_dtype(memory.keys),
-    )
-    return scores.reshape(batch, heads, width, -1)
-
-
-def _mix(
-    weights: Float[Array, "B H W M"], memory: KeyValueStore
-) -> Float[Array, "B H W K2"]:
-    batch, heads, width, slots = weights.shape
-    mixing = weights.astype(memory.values.dtype)
-    mixed = jnp.einsum(
-        "BGWM,BGMK->BGWK",
-        mixing.reshape(batch, memory.values.shape[1], -1, slots),
-        memory.values,
-        preferred_element_type=wide_dtype(mixing),
-    )
-    return mixed.reshape(batch, heads, width, -1)
-
-
-def _project_output(
-    params: Parameters, x: Float[Array, "B W D"], heads: Float[Array, "B H W K2"]
-) -> Float[Array, "B W D"]:
+    beams = x.reshape(memory[0].keys.shape[0], -1, x.shape[-1])
+    query = project_heads(params, "query", beams, rotate, linear)
+    query = (query * query.shape[-1] ** -0.5).astype(memory[0].keys.dtype)
+    query, weights = query.transpose(0, 2, 1, 3), None
+    if position is None:
+        heads, weights = _attend(query, memory, mask, bias)
+    else:
+        slots = itertools.accumulate(span.values.shape[2] for span in memory)
+        begun = [end // beams.shape[1] <= position for end in slots][:-1]
+        branches = [
+            lambda query, memory, *how, n=n: _attend(query, memory[:n], *how)[0]
+            for n in range(1, len(memory) + 1)
+        ]
+        branch = sum(map(jnp.int32, begun))
+        heads = lax.switch(branch, branches, query, memory, mask, bias)
     heads = heads.astype(x.dtype).transpose(0, 2, 1, 3)
-    return linear(heads, **params["output"], contract=2)
+    return linear(heads, **params["output"], contract=2).reshape(x.shape), weights
+
+
+def _attend(
+    query: Array, memory: Spans, mask: Array | None, bias: Array | None
+) -> tuple[Array, Array]:
+    """Attend to all of these spans; return the heads [B, H, W, K2], and the weights [B,
+    H, W, M].
+    """
+    scores = jnp.concatenate([_matmul(query, span.keys) for span in memory], axis=-1)
+    slots = scores.shape[-1]
+    if bias is not None:
+        scores = scores + bias[..., :slots].astype(scores.dtype)
+    seen = None if mask is None else mask[..., :slots]
+    weights = masked_softmax(scores, seen)
+    ends = itertools.accumulate(span.values.shape[2] for span in memory)
+    parts = jnp.split(weights, [*ends][:-1], axis=-1)
+    mixed = [
+        _matmul(part.astype(span.values.dtype), span.values)
+        for part, span in zip(parts, memory, strict=True)
+    ]
+    return functools.reduce(jnp.add, mixed), weights
+
+
+def _matmul(x: Array, stored: Array) -> Array:
+    """Multiply [B, H, W, .] by keys or values. The heads of queries that share a head
+    of keys are more rows of one matmul.
+    """
+    rows = x.reshape(x.shape[0], stored.shape[1], -1, x.shape[-1])
+    result = jnp.matmul(rows, stored, preferred_element_type=wide_dtype(rows))
+    return result.reshape(*x.shape[:-1], -1)

@@ -160,7 +160,8 @@ class PositionBias(nn.Module):
 
     Attributes:
         kind: ``relative``, learned for ranges of distances, zero at first (T5; Raffel
-            et al. 2020), or ``alibi``, which has no parameters (Press et al. 2022).
+            et al. 2020), ``alibi``, which has no parameters (Press et al. 2022), or
+            ``none``.
         num_heads: heads, each with its own.
     """
 
@@ -170,8 +171,8 @@ class PositionBias(nn.Module):
     @nn.compact
     def __call__(
         self, queries: Int[Array, " T"], keys: Int[Array, " S"], *, causal: bool
-    ) -> Float[Array, "1 H T S"]:
-        """Compute the bias between positions.
+    ) -> Float[Array, "1 H T S"] | None:
+        """Compute the bias between positions; None where the kind is ``none``.
 
         Args:
             queries: their positions.
@@ -179,6 +180,8 @@ class PositionBias(nn.Module):
             causal: whether keys are never after queries: then all ``relative`` ranges
                 are of those before.
         """
+        if self.kind == "none":
+            return None
         if self.kind == "alibi":
             return positions.alibi(self.num_heads, queries, keys)
         table = self.param(

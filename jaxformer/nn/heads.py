@@ -20,19 +20,17 @@ class Linear(nn.Module):
     """A linear map x W + b.
 
     Attributes:
-        width: of the input.
-        features: of the output.
+        width: of the output.
     """
 
     width: int
-    features: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B C"]:
         """Apply it."""
-        shape = (self.width, self.features)
+        shape = (x.shape[-1], self.width)
         kernel = self.param("kernel", lambda key: projection(key, shape)["kernel"])
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        bias = self.param("bias", nn.initializers.zeros_init(), shape[1:])
         return linear(x, kernel, bias)
 
 
@@ -53,7 +51,7 @@ class WordTransform(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Transform each position."""
-        x = Linear(self.width, self.width, name="dense")(x)
+        x = Linear(self.width, name="dense")(x)
         x = ACTIVATIONS[self.activation](x)
         return LayerNorm(self.width, self.norm_epsilon, name="norm")(x)
 
@@ -73,10 +71,10 @@ class Pooler(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B S D"]) -> Float[Array, "B D"]:
         """Read the first position."""
-        x = Linear(self.width, self.width, name="dense")(x[:, 0])
-        if self.activation == "tanh":
-            return jnp.tanh(widen(x)).astype(x.dtype)
-        return ACTIVATIONS[self.activation](x)
+        x = Linear(self.width, name="dense")(x[:, 0])
+        if self.activation == "relu":
+            return ACTIVATIONS["relu"](x)
+        return jnp.tanh(widen(x)).astype(x.dtype)
 
 
 class Classifier(nn.Module):
@@ -98,5 +96,4 @@ class Classifier(nn.Module):
     ) -> Float[Array, "*B C"]:
         """Compute the logit of each class in float32."""
         x = Dropout(self.dropout_rate, name="dropout")(x, train=train)
-        x = widen(x)
-        return Linear(self.width, self.classes, name="dense")(x)
+        return Linear(self.classes, name="dense")(widen(x))

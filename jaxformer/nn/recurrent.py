@@ -13,17 +13,18 @@ Glorot-uniform, biases 0. States are float32 arrays [N, D].
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, TypeAlias, cast
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import earlier_attention
+from jaxformer.functional import earlier_attention as earlier
 from jaxformer.kernels.matmul import linear
 from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.initializers import projection
-from jaxformer.typing import Array, Bool, Float, Int, Parameters, PyTree
+from jaxformer.typing import Array, Bool, Float, Parameters, PyTree
 
 
 class Annotations(NamedTuple):
@@ -39,6 +40,10 @@ class Annotations(NamedTuple):
     keys: Float[Array, "B S D"] | None
     mask: Bool[Array, "B 1 1 S"]
 
+
+_GLOROT = nn.initializers.glorot_uniform()
+_gru = functools.partial(nn.GRUCell, kernel_init=_GLOROT)
+_lstm = functools.partial(nn.OptimizedLSTMCell, kernel_init=_GLOROT)
 
 Advanced: TypeAlias = tuple[PyTree, tuple[Float[Array, "N F"], Float[Array, "N S"]]]
 """The states after a step, what the word is predicted from, and attention weights."""
@@ -66,8 +71,8 @@ class EarlierAttention(nn.Module):
 
     @nn.compact
     def _parameters(self, d: int, e: int) -> Parameters:
-        hidden = {"state": (d, self.width), "memory": (e, self.width)}
-        hidden["energy"] = (self.width, 1)
+        width = self.width
+        hidden = {"state": (d, width), "memory": (e, width), "energy": (width, 1)}
         shapes = {"additive": hidden, "dot": {}, "general": {"state": (d, e)}}
         shapes["concat"] = hidden
         if self.kind not in shapes:
@@ -98,6 +103,7 @@ class EarlierAttention(nn.Module):
         query: Float[Array, "B T D"],
         memory: Float[Array, "B S E"],
         mask: Bool[Array, "#B #T S"] | None = None,
+        *,
         keys: Float[Array, "B S A"] | None = None,
     ) -> tuple[Float[Array, "B T E"], Float[Array, "B T S"]]:
         """Attend from queries, such as the states of a decoder, to a memory; return the
@@ -116,26 +122,25 @@ class EarlierAttention(nn.Module):
         params = self._parameters(query.shape[-1], memory.shape[-1])
         if "state" in params:
             query = linear(query, **params["state"])
-        if "energy" in params:
-            if keys is None:
-                keys = linear(memory, **params["memory"])
-            scores = earlier_attention.energies(params["energy"], query, keys)
+        if "energy" not in params:
+            scores = earlier.dot_scores(query, memory)
         else:
-            scores = earlier_attention.dot_scores(query, memory)
-        return earlier_attention.attend_by_scores(scores, memory, mask)
+            keys = linear(memory, **params["memory"]) if keys is None else keys
+            scores = earlier.energies(params["energy"], query, keys)
+        return earlier.attend_by_scores(scores, memory, mask)
 
 
 def _attend(
-    attention: EarlierAttention, states: Float[Array, "N D"], source: Annotations
-) -> tuple[Float[Array, "N E"], Float[Array, "N S"]]:
-    """Attend from the states of all hypotheses; return contexts and weights."""
-    memory = source.memory
-    query = states.astype(memory.dtype)
+    attention: EarlierAttention, states: Array, source: Annotations
+) -> tuple[Array, ...]:
+    """Attend from the states of all hypotheses; return contexts [N, E] and weights [N,
+    S].
+    """
+    memory, keys, mask = source
     # A search that is exported knows the number of its rows when it is called.
-    query = query.reshape(memory.shape[0], -1, states.shape[-1])
-    mixed = attention(query, memory, source.mask[:, 0], source.keys)
-    context, weights = (x.reshape(*states.shape[:1], x.shape[-1]) for x in mixed)
-    return context, weights
+    query = states.astype(memory.dtype).reshape(memory.shape[0], -1, states.shape[-1])
+    found = attention(query, memory, mask[:, 0], keys=keys)
+    return tuple(x.reshape(states.shape[0], x.shape[-1]) for x in found)
 
 
 class BahdanauEncoder(nn.Module):
@@ -146,11 +151,13 @@ class BahdanauEncoder(nn.Module):
 
     def setup(self) -> None:
         """Create both."""
-        forward, backward = (nn.RNN(_gru(self.width, self.dtype)) for _ in range(2))
+        forward, backward = (
+            nn.RNN(_gru(self.width, dtype=self.dtype)) for _ in range(2)
+        )
         self.both = nn.Bidirectional(forward, backward)
 
     def __call__(
-        self, x: Float[Array, "B S D"], lengths: Int[Array, " B"], *, train: bool
+        self, x: Float[Array, "B S D"], lengths: Array, *, train: bool
     ) -> tuple[Float[Array, "B S 2*D"], PyTree]:
         """Annotate each position by the states of both directions there; return them
         and, for the decoder, the backward state of the first position.
@@ -179,18 +186,18 @@ class BahdanauDecoder(nn.Module):
         width = self.width
         self.initial = self.param("initial", projection, (width, width))
         self.attention = EarlierAttention("additive", width)
-        self.cell = _gru(width, self.dtype)
+        self.cell = _gru(width, dtype=self.dtype)
         self.readout = self.param("readout", projection, (4 * width, 2 * width))
         self.dropout = Dropout(self.dropout_rate)
 
-    def begin(self, last: Float[Array, "B D"]) -> PyTree:
+    def begin(self, last: Array) -> PyTree:
         """Return the first states."""
         return jnp.tanh(linear(last, **self.initial))
 
     def advance(
         self,
         states: PyTree,
-        x: Float[Array, "N D"],
+        x: Array,
         source: Annotations,
         *,
         train: bool = False,
@@ -202,9 +209,7 @@ class BahdanauDecoder(nn.Module):
         seen = jnp.concatenate([after.astype(x.dtype), x, context], axis=-1)
         return after, (seen, weights)
 
-    def read(
-        self, seen: Float[Array, "*B 4*D"], *, train: bool = False
-    ) -> Float[Array, "*B D"]:
+    def read(self, seen: Array, *, train: bool = False) -> Float[Array, "*B D"]:
         """Take the larger of each two units."""
         units = linear(seen, **self.readout)
         largest = units.reshape(*units.shape[:-1], self.width, 2).max(axis=-1)
@@ -222,13 +227,13 @@ class LuongEncoder(nn.Module):
     def setup(self) -> None:
         """Create the stack."""
         self.stack = [
-            nn.RNN(_lstm(self.width, self.dtype), return_carry=True)
+            nn.RNN(_lstm(self.width, dtype=self.dtype), return_carry=True)
             for _ in range(self.depth)
         ]
         self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
-        self, x: Float[Array, "B S D"], lengths: Int[Array, " B"], *, train: bool
+        self, x: Float[Array, "B S D"], lengths: Array, *, train: bool
     ) -> tuple[Float[Array, "B S D"], PyTree]:
         """Return the states of the top layer, and of each layer the cell and the state
         after the last real position.
@@ -257,7 +262,7 @@ class LuongDecoder(nn.Module):
 
     def setup(self) -> None:
         """Create the stack, the attention and the map to h~."""
-        self.stack = [_lstm(self.width, self.dtype) for _ in range(self.depth)]
+        self.stack = [_lstm(self.width, dtype=self.dtype) for _ in range(self.depth)]
         self.attention = EarlierAttention(self.score, self.width)
         shape = 2 * self.width, self.width
         self.combined = self.param("combined", projection, shape, 1, False)
@@ -270,7 +275,7 @@ class LuongDecoder(nn.Module):
     def advance(
         self,
         states: PyTree,
-        x: Float[Array, "N D"],
+        x: Array,
         source: Annotations,
         *,
         train: bool = False,
@@ -288,9 +293,7 @@ class LuongDecoder(nn.Module):
         found = jnp.tanh(linear(both, **self.combined))
         return (after, found), (found, weights)
 
-    def read(
-        self, seen: Float[Array, "*B D"], *, train: bool = False
-    ) -> Float[Array, "*B D"]:
+    def read(self, seen: Array, *, train: bool = False) -> Float[Array, "*B D"]:
         """Apply dropout to h~."""
         return self.dropout(seen, train=train)
 
@@ -306,14 +309,8 @@ def unroll(
     """Advance over the embedded words before each position of a target; return what its
     words are predicted from, and the attention weights.
     """
-
-    def advance(
-        decoder: BahdanauDecoder | LuongDecoder, states: PyTree, x: Array
-    ) -> Advanced:
-        return decoder.advance(states, x, source, train=train)
-
     run = nn.scan(
-        advance,
+        lambda decoder, *now: decoder.advance(*now, source, train=train),
         variable_broadcast="params",
         split_rngs={"params": False, "dropout": True},
         in_axes=1,
@@ -322,19 +319,8 @@ def unroll(
     return run(decoder, states, x)[1]
 
 
-def _begin(x: Float[Array, "B S D"], width: int) -> tuple[Array, Array]:
+def _begin(x: Array, width: int) -> tuple[Array, Array]:
     """Return the first states of both directions, or the first cell and state."""
     # Unlike Flax's they vary over the axes of shard_map over which x does.
     zeros = jnp.zeros_like(x, jnp.float32, shape=(x.shape[0], width))
     return zeros, zeros
-
-
-_KERNEL = nn.initializers.glorot_uniform()
-
-
-def _gru(width: int, dtype: jnp.dtype) -> nn.GRUCell:
-    return nn.GRUCell(width, kernel_init=_KERNEL, dtype=dtype)
-
-
-def _lstm(width: int, dtype: jnp.dtype) -> nn.OptimizedLSTMCell:
-    return nn.OptimizedLSTMCell(width, kernel_init=_KERNEL, dtype=dtype)

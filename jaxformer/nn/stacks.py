@@ -19,9 +19,9 @@ from jaxformer.errors import InputError
 from jaxformer.functional.attention import Mask
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.kernels.matmul import LINEAR_OUTPUT
-from jaxformer.nn.attention import LayerConfig
+from jaxformer.nn.attention import LayerConfig, Weights
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, make_norm
-from jaxformer.nn.cache import KeyValueStore, Spans, slot_positions
+from jaxformer.nn.cache import KeyValueStore, Spans, project_to_store, slot_positions
 from jaxformer.nn.embedding import PositionBias
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -65,12 +65,9 @@ class _Stack(nn.Module):
             ]
         if config.norm_order == "pre":
             self.norm = make_norm(config)
-        if config.position_bias != "none":
-            self.position_bias = PositionBias(config.position_bias, config.num_heads)
+        self.position_bias = PositionBias(config.position_bias, config.num_heads)
 
-    def _run(
-        self, x: Array, body: Callable[[Any, Array], tuple[Array, Any]]
-    ) -> tuple[Array, list[Any]]:
+    def _run(self, x: Array, body: Callable[..., Any]) -> tuple[Array, list[Any]]:
         """Run ``body(layer, x) -> (x, weights)`` over all layers; return the output and
         each layer's weights.
         """
@@ -94,31 +91,36 @@ class _Stack(nn.Module):
             for i in range(self.num_layers)
         ]
 
-    def _loop(
-        self, x: Array, body: Callable[..., tuple[Array, Any]], *each: Sequence[Any]
-    ) -> tuple[Array, list[Any]]:
-        """Run ``body(layer, x, *own)`` over looped layers, each with its own of the
-        sequences.
-        """
+    def _loop(self, x: Array, body: Callable[..., Any]) -> tuple[Array, list[Any]]:
         results = []
-        for layer, *own in zip(self._looped(), *each, strict=True):
-            x, result = body(layer, x, *own)
+        for layer in self._looped():
+            x, result = body(layer, x)
             results.append(result)
         return self._finish(x), results
 
-    def _step(
+    def step(
         self,
-        x: Array,
-        *each: Sequence[Any],
-        position: Array,
-        seen: Array,
-        **how: Any,
-    ) -> tuple[Array, list[Any]]:
-        """Compute one position in every layer, from its own of the sequences."""
+        x: Float[Array, "N 1 D"],
+        cache: list[Spans],
+        position: Int[Array, ""],
+        seen: Bool[Array, "B 1 W M"],
+        memory: list[KeyValueStore] | None = None,
+        memory_mask: Bool[Array, "B2 1 1 S"] | None = None,
+    ) -> tuple[Float[Array, "N 1 D"], list[Spans], list[Any]]:
+        """Compute one position in every layer; see :meth:`DecoderLayer.step`.
+
+        Raises:
+            InputError: the layers are scanned.
+        """
         place = slot_positions(*seen.shape[:1:-1])
-        bias = self._bias(place, position[None], causal=True)
-        how |= {"position": position, "seen": seen, "bias": bias}
-        return self._loop(x, lambda layer, *own: layer.step(*own, **how), *each)
+        bias = self.position_bias(position[None], place, causal=True)
+        how = {"position": position, "seen": seen, "bias": bias}
+        memories, results = memory or [None] * len(cache), []
+        for layer, *own in zip(self._looped(), cache, memories, strict=True):
+            x, *found = layer.step(x, *own, memory_mask=memory_mask, **how)
+            results.append(found)
+        grown, weights = map(list, zip(*results, strict=True))
+        return self._finish(x), grown, weights
 
     def _looped(self) -> Sequence[Any]:
         if self.scan:
@@ -131,17 +133,6 @@ class _Stack(nn.Module):
 
     def _finish(self, x: Array) -> Array:
         return self.norm(x) if self.config.norm_order == "pre" else x
-
-    def _bias(
-        self, keys: Array, queries: Array | None = None, *, causal: bool
-    ) -> Array | None:
-        """Return the position bias that all layers share, if the stack has one; without
-        ``queries`` they are at the positions of the keys.
-        """
-        if self.config.position_bias == "none":
-            return None
-        queries = keys if queries is None else queries
-        return self.position_bias(queries, keys, causal=causal)
 
 
 class Encoder(_Stack):
@@ -165,7 +156,7 @@ class Encoder(_Stack):
         *,
         train: bool = False,
         backend: str = "plain",
-    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"] | None]]:
+    ) -> tuple[Float[Array, "B S D"], list[Weights]]:
         """Return the output and each layer's attention weights, which only the
         ``backend`` ``plain`` computes.
 
@@ -173,7 +164,8 @@ class Encoder(_Stack):
         :class:`~jaxformer.functional.masks.SegmentMask` with ``causal=True``.
         """
         causal = isinstance(mask, SegmentMask) and mask.causal
-        bias = self._bias(jnp.arange(x.shape[1]), causal=causal)
+        place = jnp.arange(x.shape[1])
+        bias = self.position_bias(place, place, causal=causal)
         how = {"bias": bias, "train": train, "backend": backend}
         return self._run(x, lambda layer, x: layer(x, mask, **how))
 
@@ -185,23 +177,10 @@ class Encoder(_Stack):
         Raises:
             InputError: the layers are scanned.
         """
-        bias = self._bias(jnp.arange(x.shape[1]), causal=mask.causal)
+        place = jnp.arange(x.shape[1])
+        bias = self.position_bias(place, place, causal=mask.causal)
         how = {"bias": bias, "backend": backend}
         return self._loop(x, lambda layer, x: layer.prefill(x, mask, **how))[1]
-
-    def step(
-        self,
-        x: Float[Array, "N 1 D"],
-        cache: list[Spans],
-        position: Int[Array, ""],
-        seen: Bool[Array, "B 1 W M"],
-    ) -> tuple[Float[Array, "N 1 D"], list[Spans]]:
-        """Compute one position in every layer; see :meth:`EncoderLayer.step`.
-
-        Raises:
-            InputError: the layers are scanned.
-        """
-        return self._step(x, cache, position=position, seen=seen)
 
 
 class Decoder(_Stack):
@@ -226,14 +205,12 @@ class Decoder(_Stack):
         *,
         train: bool = False,
         backend: str = "plain",
-    ) -> tuple[
-        Float[Array, "B T D"],
-        list[tuple[Float[Array, "B H T T"] | None, Float[Array, "B H T S"] | None]],
-    ]:
+    ) -> tuple[Float[Array, "B T D"], list[tuple[Weights, ...]]]:
         """Return the output and each layer's weights of self-attention and
         cross-attention, which only the ``backend`` ``plain`` computes.
         """
-        bias = self._bias(jnp.arange(x.shape[1]), causal=True)
+        place = jnp.arange(x.shape[1])
+        bias = self.position_bias(place, place, causal=True)
         how = {"bias": bias, "train": train, "backend": backend}
         return self._run(x, lambda layer, x: layer(x, memory, mask, memory_mask, **how))
 
@@ -243,23 +220,5 @@ class Decoder(_Stack):
         Raises:
             InputError: the layers are scanned.
         """
-        return [layer.store_memory(memory) for layer in self._looped()]
-
-    def step(
-        self,
-        x: Float[Array, "N 1 D"],
-        cache: list[Spans],
-        position: Int[Array, ""],
-        seen: Bool[Array, "B 1 W M"],
-        memory: list[KeyValueStore],
-        memory_mask: Bool[Array, "B2 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], list[Spans], list[Float[Array, "B2 H W2 S"]]]:
-        """Compute one position in every layer; see :meth:`DecoderLayer.step`.
-
-        Raises:
-            InputError: the layers are scanned.
-        """
-        how = {"position": position, "seen": seen, "memory_mask": memory_mask}
-        x, results = self._step(x, cache, memory, **how)
-        grown, weights = zip(*results, strict=True)
-        return x, [*grown], [*weights]
+        each = (layer.cross_attention for layer in self._looped())
+        return [project_to_store(own.projections, memory) for own in each]

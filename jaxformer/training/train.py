@@ -173,9 +173,7 @@ def _check_start(
 
 def _check_backend(config: RunConfig, length: int, *, train: bool) -> None:
     """Refuse an attention backend that does not fit."""
-    if config.model.network == "transformer":
-        model, backend = make_model(config.model), config.model.attention_backend
-        choose_backend(model, backend, length, train=train)
+    choose_backend(make_model(config.model), None, length, train=train)
 
 
 def _claim(

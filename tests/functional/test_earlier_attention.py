@@ -71,7 +71,7 @@ def test_scores_are_those_of_the_papers(kind):
     found = module.apply({"params": params}, QUERY, memory, mask)
     keys = module.apply({"params": params}, memory, QUERY.shape[-1], method="project")
     assert (keys is not None) == ("memory" in params)
-    again = module.apply({"params": params}, QUERY, memory, mask, keys)
+    again = module.apply({"params": params}, QUERY, memory, mask, keys=keys)
     jax.tree.map(np.testing.assert_array_equal, again, found)
     context, weights = found
     exponentials = np.exp(expected) * np.asarray(mask)

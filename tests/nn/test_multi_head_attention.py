@@ -65,9 +65,5 @@ def test_rotary_positions_and_windows_are_of_self_attention():
     for mask in (F.causal_mask(3), F.SegmentMask(jnp.ones((2, 3), int), causal=True)):
         found = module.apply(variables, X, X, mask)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
-    for call in (
-        lambda: module.apply(variables, X, MEMORY),
-        lambda: module.apply(variables, MEMORY, method="store"),
-    ):
-        with pytest.raises(InputError, match="are for self-attention: attend to x"):
-            call()
+    with pytest.raises(InputError, match="are for self-attention: attend to x"):
+        module.apply(variables, X, MEMORY)
