@@ -6,19 +6,22 @@ KeyboardInterrupt and is noted (:func:`noted`, :func:`check`). While a run train
 signal is only noted, and the loop saves before it ends (:class:`StopSignal`).
 
 Python raises KeyboardInterrupt wherever the main thread is. In a callback of the
-garbage collector (JAX has one) or of an event loop (orbax has one) the exception is
-printed and lost: the command ends with 130 all the same once it is done. While compiled
-code runs it is not raised.
+garbage collector (JAX has one) it would be printed and lost: there a signal waits until
+the callback is done. In one of an event loop (orbax has one) it is lost: the command
+ends with 130 all the same once it is done. While compiled code runs it is not raised: a
+line says so, and a second Ctrl-C ends the process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import stat
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -31,6 +34,7 @@ INTERRUPTED = 130
 """The exit code of a command that a signal ended."""
 
 _noted: list[int] = []
+_handled = threading.Semaphore(0)
 
 
 def signals() -> list[signal.Signals]:
@@ -69,9 +73,17 @@ def noted() -> Iterator[None]:
     """
     _noted.clear()
     before = _install(_note)
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    threading.Thread(target=_watch, args=[out], daemon=True).start()
+    if before:
+        signal.set_wakeup_fd(into)
     try:
         yield
     finally:
+        if before:
+            signal.set_wakeup_fd(-1)
+        os.close(into)
         _restore(before)
         _noted.clear()
 
@@ -216,12 +228,51 @@ class Feed:
             raise
 
 
+def _watch(out: int) -> None:
+    """Answer Ctrl-C while Python cannot call the handler."""
+    late = False
+    with open(out, "rb", buffering=0) as numbers:
+        for number in iter(lambda: numbers.read(1), b""):
+            if ord(number) != signal.SIGINT:
+                continue
+            if late and not _handled.acquire(blocking=False):
+                end()
+            late = not _handled.acquire(timeout=1.0)
+            if late:
+                _leave_line()
+                sys.stderr.write("stopping after this program; Ctrl-C again ends now\n")
+
+
+def _leave_line() -> None:
+    """Show the cursor, which a bar hides, and leave the line in which the terminal has
+    written ``^C``; a bar is drawn over it.
+    """
+    terminal = sys.__stderr__
+    if terminal is not None and sys.stderr.isatty():
+        terminal.write("\x1b[?25h" + "\n" * (sys.stderr is terminal))
+        terminal.flush()
+
+
 def _install(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Set a handler for all signals, and return the handlers of before."""
+    """Set a handler for all signals, and return the handlers of before. In a callback
+    of the garbage collector it waits for the next event elsewhere.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        codes = [getattr(each, "__code__", None) for each in gc.callbacks]
+        if any(each.f_code in codes for each, _ in traceback.walk_stack(frame)):
+            sys.setprofile(lambda frame, *_: handle(number, frame))
+            return
+        sys.setprofile(None)
+        if number == signal.SIGINT:
+            _handled.release()
+            _leave_line()
+        handler(number, frame)
+
     before = {}
     for number in signals():
         try:
-            before[number] = signal.signal(number, handler)
+            before[number] = signal.signal(number, handle)
         except ValueError:  # not the main thread
             break
     return before

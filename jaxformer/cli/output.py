@@ -342,10 +342,10 @@ def show_progress(
     progress = require("rich.progress", "train")
     console = require("rich.console", "train").Console(stderr=True)
     columns = (
-        progress.BarColumn(bar_width=None),
+        progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TextColumn("sentences"),
         progress.TimeRemainingColumn(compact=True),
     )
-    with progress.Progress(*columns, console=console, expand=True) as shown:
+    with progress.Progress(*columns, console=console) as shown:
         yield functools.partial(shown.advance, shown.add_task("", total=total))

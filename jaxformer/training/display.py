@@ -71,9 +71,9 @@ class Bar(Display):
 
         self._steps, self._words, self._doing = steps, "", ""
         self.advance(0, {})
-        console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        self._console = Console(stderr=True, markup=False, emoji=False, highlight=False)
         self._live = live(
-            console=console, get_renderable=self._draw, refresh_per_second=1
+            console=self._console, get_renderable=self._draw, refresh_per_second=1
         )
         self._live.start()
 
@@ -84,7 +84,7 @@ class Bar(Display):
         for line in escape_controls(bucket.reword(text)).split("\n"):
             row = Table.grid(padding=(0, 1))
             row.add_row(*line.split("\t", 1))
-            self._live.console.print(row)
+            self._console.print(row)
 
     def doing(self, what: str) -> None:
         """Show it at once, and then with the seconds since the last step."""
@@ -98,8 +98,8 @@ class Bar(Display):
             self._words = " ".join(describe(metrics, _OF_BAR))
 
     def close(self) -> None:
-        """Leave the bar as it is."""
-        self._doing = ""
+        """Leave the bar as it is, if it has moved."""
+        self._doing, self._live.transient = "", not self._step
         self._live.stop()
 
     def _draw(self) -> Any:
@@ -109,7 +109,9 @@ class Bar(Display):
         words = self._words
         if self._doing:
             words = f"{self._doing} {time.monotonic() - self._since:.0f} s"
-        row = Table.grid(expand=True, padding=(0, 1))
+        # room for the ^C of a terminal: in another line the bar would be left
+        row = Table.grid(padding=(0, 1))
+        row.width = self._console.width - 4
         row.add_column(ratio=1)
         row.add_column(ratio=2, no_wrap=True)
         text = f"{self._step}/{self._steps} {words}"
