@@ -5,12 +5,13 @@ keys, and the import of optional packages.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import numbers
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -163,6 +164,17 @@ def _broken_rule(value: Any, facts: Mapping[str, Any]) -> str | None:
         if bound is not None and not holds(value, bound):
             return f"{words} {bound:,}"
     return None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the question that ends an error if one of the names is near, else "".
+
+    Example:
+        >>> did_you_mean("wmt41", ["wmt13", "wmt14"])
+        '; did you mean wmt14?'
+    """
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def first_line(error: BaseException) -> str:

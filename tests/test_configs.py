@@ -407,14 +407,11 @@ def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
     [
         ("proxy:a_h3", "configs/proxy.py has no variant 'a_h3': take base, a_h1, "),
         ("proxy:", "configs/proxy.py has no variant '': take base, a_h1, "),
-        ("paper/table3:none", "table 3 has no row 'none' "),
+        ("paper/table3:none", "table3.py has no variant none: table 3 has no row"),
         ("quickstart:small", "configs/quickstart.py has no variants: leave out :small"),
         *((name, "no configuration file ") for name in ("none:small", "", "paper")),
-        (
-            "configs/none.py",
-            "no configuration file configs/none.py; --config names a Python file, or"
-            " one of those that come with jaxformer: finetune, language_model, masked_",
-        ),
+        ("qickstart", "no configuration file qickstart; did you mean quickstart?"),
+        ("configs/none.py", "configs/none.py; jaxformer has finetune, language_m"),
     ],
 )
 def test_missing_names_and_variants(name, message):

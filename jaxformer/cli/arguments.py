@@ -13,6 +13,7 @@ from jaxformer import bucket
 from jaxformer.cli.main import run_directory, text_file
 from jaxformer.cli.output import announce_compilations, phase, say
 from jaxformer.errors import InputError, UsageError
+from jaxformer.runs import config as configuration
 from jaxformer.search.config import SAMPLING, DecodingConfig
 
 if TYPE_CHECKING:
@@ -251,17 +252,22 @@ def asked_search(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def naming_flags(section: str) -> Iterator[None]:
-    """Name the flag in an error of a section: a reader knows the flag, not the key that
-    it sets.
+def wrong_usage(section: str = "-") -> Iterator[None]:
+    """Raise an error as one of the command line, with flags for keys of a section.
 
     Raises:
-        UsageError: a value is out of range.
+        UsageError: a value of the command line is refused.
     """
     try:
         yield
     except InputError as error:
         raise UsageError(str(error).replace(f"{section}.", "--")) from None
+
+
+def read_search(options: argparse.Namespace) -> DecodingConfig:
+    """Read how a run searches, and :func:`choose_search` before it is restored."""
+    config = configuration.load(options.workdir / "config.json")
+    return choose_search(options, config.decoding)
 
 
 def choose_search(
@@ -273,7 +279,7 @@ def choose_search(
         UsageError: a value is out of range, or is for sampling and nothing is sampled.
     """
     asked = asked_search(options)
-    with naming_flags("decoding"):
+    with wrong_usage("decoding"):
         chosen = dataclasses.replace(decoding, **asked)
     drawn = "is for drawing at random: add --sample, or leave it out"
     needless = dict.fromkeys(map(str, SAMPLING), drawn)
@@ -284,6 +290,12 @@ def choose_search(
     for name, reason in needless.items():
         if name in asked:
             raise UsageError(f"--{name} {reason}")
+    most = vars(options).get("n_best", 1)
+    if most > chosen.beam_size and not chosen.sample:
+        raise UsageError(
+            f"--n_best must be at most the beam of {chosen.beam_size}, not {most}:"
+            " widen --beam_size, or add --sample"
+        )
     return chosen
 
 
@@ -321,8 +333,8 @@ def load_translator(
     target_language: str | None,
     source_language: str | None = None,
 ) -> Translator:
-    """Load what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of
-    :func:`add_search`.
+    """Load what :func:`add_model` and :func:`add_ensemble` name, and the shortlist and
+    settings of :func:`add_search`.
 
     Args:
         options: of the command line.
@@ -336,6 +348,7 @@ def load_translator(
     """
     from jaxformer.translation.translator import Translator
 
+    decoding = read_search(options)
     announce_compilations()
     weights = options.ensemble_weights
     if weights is not None and not options.ensemble:
@@ -373,6 +386,7 @@ def load_translator(
             translator.languages,
             tagged=bool(translator.codec.frame.source_before),
         )
+    translator.decoding = decoding
     return translator
 
 

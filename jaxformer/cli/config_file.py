@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import jaxformer
+from jaxformer.cli.arguments import wrong_usage
 from jaxformer.cli.main import list_rows
-from jaxformer.errors import InputError, UsageError, require
+from jaxformer.errors import InputError, UsageError, did_you_mean, require
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import OF_THE_VOCABULARY, RunConfig
 
@@ -29,6 +30,16 @@ HELP = (
     " comes with jaxformer, such as quickstart; NAME:VARIANT for one of several in a"
     " file, such as paper/table3:b_dk16"
 )
+
+
+def load(name: str, overrides: Sequence[str]) -> RunConfig:
+    """Return the checked configuration of :func:`read`.
+
+    Raises:
+        UsageError: anything in it is wrong.
+    """
+    with wrong_usage():
+        return configuration.parse(read(name, overrides))
 
 
 def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -129,10 +140,8 @@ def find(name: str) -> str:
     wanted = name.removeprefix("configs/").removesuffix(".py")
     if wanted in known:
         return str(folder / f"{wanted}.py")
-    raise InputError(
-        f"no configuration file {name}; --config names a Python file, or one of those"
-        f" that come with jaxformer: {', '.join(known)}"
-    )
+    near = did_you_mean(wanted, known) or f"; jaxformer has {', '.join(known)}"
+    raise InputError(f"no configuration file {name}{near}")
 
 
 def shipped() -> list[str]:
@@ -178,6 +187,8 @@ def _run(name: str) -> Any:
         if variant and not inspect.signature(get_config).parameters:
             raise InputError(f"{path} has no variants: leave out :{variant[0]}")
         config = get_config(*variant)
+    except UsageError as error:
+        raise InputError(f"{path} has no variant {variant[0]}: {error}") from None
     except InputError:
         raise
     # The user's file may fail in any way.

@@ -17,7 +17,7 @@ from jaxformer.cli.arguments import (
 )
 from jaxformer.cli.output import phase, warn, write_record
 from jaxformer.data.frame import UNKNOWN
-from jaxformer.errors import InputError
+from jaxformer.errors import UsageError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
 from jaxformer.interop.ctranslate2 import target_prefix, tokens_of
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
         return
     ending = export.PACKED.get(options.format, "")
     if not options.out.name.endswith(ending):
-        raise InputError(
+        raise UsageError(
             f"--out={options.out} must end with {ending} for --format={options.format}:"
             f" write --out={options.out}{ending}"
         )
@@ -141,13 +141,13 @@ def _export_one_stack(options: argparse.Namespace) -> None:
     from jaxformer.interop.huggingface import one_stack_run
 
     if options.format != "huggingface":
-        raise InputError(
+        raise UsageError(
             f"--format={options.format} is for models that translate: this one goes to"
             " --format=huggingface"
         )
     for flag in ("beam_size", "source_language", "target_language"):
         if getattr(options, flag) is not None:
-            raise InputError(
+            raise UsageError(
                 f"{name_flag(flag)} is for models that translate, which this is not:"
                 " leave it out"
             )

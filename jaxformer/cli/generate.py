@@ -11,8 +11,8 @@ from jaxformer.cli.arguments import (
     add_decoding,
     add_options,
     add_output,
-    choose_search,
     number,
+    read_search,
 )
 from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
@@ -66,13 +66,13 @@ def run(options: argparse.Namespace) -> None:
     if options.prompt is not None and options.input is not None:
         raise UsageError("give a prompt or --input, not both")
     check_output(options.output, options.input)
+    decoding = read_search(options)
     generator = Generator.load(options.workdir, options.checkpoint)
     asked = {
         "most": options.max_tokens or ADDED_TOKENS,
         "stop": [text.replace("\\n", "\n") for text in options.stop],
-        "decoding": choose_search(options, generator.decoding),
+        "decoding": decoding,
     }
-    decoding = asked["decoding"]
     plain = options.format == "text" and options.output is None
     if options.prompt is not None and plain and options.n_best == 1:
         sys.stdout.write(generator.shown(options.prompt))

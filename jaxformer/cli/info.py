@@ -86,7 +86,7 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
-    config = configuration.parse(config_file.read(options.config, options.overrides))
+    config = config_file.load(options.config, options.overrides)
     devices = jax.device_count() if options.devices is None else options.devices
     sizes = {}
     for engine in ("jit", "pmap", "mesh") if devices > 1 else ("jit",):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
 import functools
 import hashlib
@@ -18,12 +17,12 @@ import platform
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxformer import __version__, bucket, signals
-from jaxformer.errors import InputError, UsageError, escape_controls
+from jaxformer.errors import InputError, UsageError, did_you_mean, escape_controls
 from jaxformer.files import check_writable, describe
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -158,13 +157,15 @@ class _Parser(argparse.ArgumentParser):
             plain = name.replace("-", "_")
             if not name.startswith("--"):
                 if self._subparsers and word not in (*COMMANDS, "-h"):
-                    self.error(f"there is no command {word}{_near(word, COMMANDS)}")
+                    near = did_you_mean(word, COMMANDS)
+                    self.error(f"there is no command {word}{near}")
             elif plain in flags:
                 words[place] = f"{flags[plain]}{equals}{value}"
             elif "__config" in flags and plain.startswith("__config."):
                 words[place] = f"--{plain[2:]}{equals}{value}"
             elif " " not in name:
-                near = _near(name, self._option_string_actions)
+                near = did_you_mean(plain[2:], [each[2:] for each in flags])
+                near = near.replace("mean ", "mean --")
                 if not near and "__config" in flags:
                     from jaxformer.runs.config import find_key
 
@@ -180,14 +181,6 @@ class _Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         raise UsageError(message)
-
-
-def _near(wrong: str, names: Iterable[str]) -> str:
-    """Ask for the name that is nearest to a wrong one, by its letters."""
-    bare = {name.lstrip("-"): name for name in names}
-    for near in difflib.get_close_matches(wrong.lstrip("-"), bare, n=1):
-        return f"; did you mean {bare[near]}?"
-    return ""
 
 
 def _path(text: str) -> Path:

@@ -206,16 +206,20 @@ def warn(text: str) -> None:
 
 
 def check_output(path: Path | None, *inputs: Path | None) -> None:
-    """Check before the work that the result can be written and is not an input.
+    """Check before the work that inputs exist, and that the result can be written and
+    is not one of them.
 
     Raises:
-        InputError: the folder of the file is missing or cannot be written, the file is
-            a folder, or it is one of the inputs.
+        InputError: an input or the folder of the file is missing or cannot be written,
+            the file is a folder, or it is one of the inputs.
     """
+    for given in inputs:
+        if given and not given.exists():
+            raise InputError(f"no file {given}")
     if path is None:
         return
     for given in inputs:
-        if given and path.is_file() and given.exists() and path.samefile(given):
+        if given and path.is_file() and path.samefile(given):
             raise InputError(f"{path} is the file that is read: name another to write")
     if not path.parent.is_dir():
         raise InputError(

@@ -11,7 +11,6 @@ from jaxformer.cli.arguments import add_options
 from jaxformer.cli.output import say, write_output
 from jaxformer.data import preparing
 from jaxformer.data.cleaning import table
-from jaxformer.runs import config as configuration
 from jaxformer.visualization import lengths
 
 EXAMPLE = """
@@ -48,9 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Prepare."""
-    config = configuration.parse(
-        config_file.read(options.config, options.overrides)
-    ).data
+    config = config_file.load(options.config, options.overrides).data
     done = preparing.prepare(
         config, options.output, vocabulary=options.vocabulary, report=say
     )

@@ -11,7 +11,7 @@ from jaxformer.cli.arguments import (
     add_options,
     asked_keys,
     asked_search,
-    naming_flags,
+    wrong_usage,
 )
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, write_output
@@ -71,11 +71,11 @@ def run(options: argparse.Namespace) -> None:
 
     if not options.workdir:
         raise UsageError("--workdir is missing: name the directory of a trained run")
-    with naming_flags("serving"):
+    with wrong_usage("serving"):
         names = ("cors", "allowed_host", "trusted_proxy", "glossary")
         lists = {name: vars(options)[name] for name in names}
         config = ServingConfig(**asked_keys(options, ServingConfig), **lists)
-    with naming_flags("decoding"):  # before a run is loaded
+    with wrong_usage("decoding"):  # before a run is loaded
         decoding = asked_search(options)
         DecodingConfig(**decoding)
 

@@ -24,6 +24,7 @@ from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError, UsageError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
+from jaxformer.runs.folder import check_objective
 from jaxformer.translation import shortlist
 from jaxformer.translation.shortlist import Shortlist
 
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> None:
             " --source and --reference"
         )
     config = configuration.load(options.workdir / "config.json")
+    check_objective(options.workdir, config, "translation")
     vocabularies = Vocabularies.load(options.workdir / "vocabulary")
     data = _choose_text(options, config.data, vocabularies)
     check_writable(options.workdir)

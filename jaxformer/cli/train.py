@@ -109,7 +109,8 @@ def _configure(options: argparse.Namespace) -> RunConfig:
                 " name a configuration, such as --config=quickstart"
             )
         name = str(saved)
-    config = configuration.parse(config_file.read(name, options.overrides))
+        configuration.load(saved)  # a damaged one is no wrong usage
+    config = config_file.load(name, options.overrides)
     if not saved.exists():
         return config
     named = [

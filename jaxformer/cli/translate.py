@@ -17,7 +17,6 @@ from jaxformer.cli.arguments import (
     add_search,
     add_which,
     add_workdir,
-    choose_search,
     load_translator,
     number,
 )
@@ -34,7 +33,7 @@ from jaxformer.cli.output import (
     warn,
 )
 from jaxformer.data.files import open_lines
-from jaxformer.errors import InputError, UsageError
+from jaxformer.errors import UsageError
 from jaxformer.search.config import MOST_BEAM
 
 if TYPE_CHECKING:
@@ -163,16 +162,9 @@ def run(options: argparse.Namespace) -> None:
 
         glossary = read_terms(options.glossary)
     translator = load_translator(options, options.target_language)
-    decoding = choose_search(options, translator.decoding)
-    if options.n_best > decoding.beam_size and not decoding.sample:
-        raise UsageError(
-            f"--n_best must be at most the beam of {decoding.beam_size}, not"
-            f" {options.n_best}: widen --beam_size"
-        )
-
     most = options.n_best
-    if options.distinct and not decoding.sample:
-        most = decoding.beam_size
+    if options.distinct and not translator.decoding.sample:
+        most = translator.decoding.beam_size
 
     count = unfinished = 0
     long: list[LongSources] = []
@@ -195,7 +187,6 @@ def run(options: argparse.Namespace) -> None:
             lines, sources = itertools.tee(given)
             search = translator.line_search(
                 window=options.window,
-                decoding=decoding,
                 n_best=most,
                 alignment=bool(options.alignment),
                 alignment_layer=options.alignment_layer,
@@ -244,6 +235,10 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
         raise UsageError(
             "--format=html writes one document: leave out --n_best and --require"
         )
+    if options.alignment_layer and not options.alignment:
+        raise UsageError(
+            "--alignment_layer is for --alignment: add that, or leave it out"
+        )
     if options.distinct and (options.mbr or options.n_best < 2):
         raise UsageError(
             "--distinct leaves repeated texts out of several translations: add"
@@ -255,9 +250,6 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
             " leave it out"
         )
     check_output(options.output, options.input, *files)
-    for path in (options.input, *files):
-        if path is not None and not path.exists():
-            raise InputError(f"no file {path}")
 
 
 def _read_fields(path: Path | None) -> Iterator[list[str]] | None:

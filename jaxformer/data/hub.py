@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jaxformer.data.records import Pair, did_you_mean, has_languages, pair_of
-from jaxformer.errors import InputError, first_line, require
+from jaxformer.data.records import Pair, has_languages, pair_of
+from jaxformer.errors import InputError, did_you_mean, first_line, require
 
 _HF_BATCH = 1000
 

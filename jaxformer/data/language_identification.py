@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxformer.data.language_codes import short_code
-from jaxformer.data.records import did_you_mean
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError, did_you_mean, require
 
 # A sentence is foreign when another language has at least the first probability and its
 # own less than the second. On 67,000 sentences of 20 letters or more (English, German,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from jaxformer.data.language_codes import find_language
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 
 
 class Pair(NamedTuple):
@@ -83,14 +82,3 @@ def _text(record: Mapping[str, object], language: str, place: str, what: str) ->
             " the record"
         ) from None
     return text
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the question that ends an error if one of the names is near, else "".
-
-    Example:
-        >>> did_you_mean("wmt41", ["wmt13", "wmt14"])
-        '; did you mean wmt14?'
-    """
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

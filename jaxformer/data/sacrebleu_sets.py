@@ -10,8 +10,8 @@ from pathlib import Path
 from jaxformer.data.files import open_parallel
 from jaxformer.data.hub import quiet
 from jaxformer.data.language_codes import find_language
-from jaxformer.data.records import Pair, did_you_mean
-from jaxformer.errors import InputError, first_line, require
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError, did_you_mean, first_line, require
 
 _SECONDS = 60.0
 

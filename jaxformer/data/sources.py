@@ -49,8 +49,8 @@ from jaxformer.data import hub, sacrebleu_sets
 from jaxformer.data.config import ONE_SIDED
 from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
 from jaxformer.data.language_codes import find_language
-from jaxformer.data.records import Pair, did_you_mean, pair_of
-from jaxformer.errors import InputError
+from jaxformer.data.records import Pair, pair_of
+from jaxformer.errors import InputError, did_you_mean
 from jaxformer.files import parse_json
 
 SPLITS = ("train", "valid", "test")

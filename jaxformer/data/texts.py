@@ -35,7 +35,7 @@ from typing import TypeAlias
 
 from jaxformer.data import hub
 from jaxformer.data.files import open_lines, open_parallel
-from jaxformer.data.records import Pair, did_you_mean, read_field
+from jaxformer.data.records import Pair, read_field
 from jaxformer.data.sources import (
     BUNDLED,
     SPLITS,
@@ -44,7 +44,7 @@ from jaxformer.data.sources import (
     read_records,
     split_known,
 )
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 
 Records: TypeAlias = Callable[[], Iterable[tuple[object, str]]]
 """Reads records, each with what an error calls it."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.records import Pair, did_you_mean
+from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import LABELS, Vocabulary
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, did_you_mean
 from jaxformer.files import parse_json
 
 # More are no classes: a column of texts was taken for labels.

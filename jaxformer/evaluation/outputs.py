@@ -10,7 +10,7 @@ from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import load_evaluation
 from jaxformer.data.files import read_lines
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
 from jaxformer.runs.config import load
 from jaxformer.runs.records import fingerprint, read_hypotheses, read_results
 
@@ -45,13 +45,14 @@ def read_systems(
         source: file of the text that was translated.
 
     Raises:
+        UsageError: references are missing, or ``entry`` is given and no run.
         InputError: something is missing, or the runs do not share a text.
     """
     directories = [path for path in paths if path.is_dir()]
     if len(directories) < len(paths) and references is None:
-        raise InputError("files of translations need references: give --reference=FILE")
+        raise UsageError("files of translations need references: give --reference=FILE")
     if entry is not None and not directories:
-        raise InputError(
+        raise UsageError(
             "--dataset chooses among the results of runs, and no run is given: leave"
             " it out"
         )

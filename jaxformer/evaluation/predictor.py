@@ -267,8 +267,8 @@ class Predictor:
         windows: list[Window] = []
         owners: list[int] = []
         parts = [text.partition("\t") for text in texts]
-        for number, (_, tab, _) in enumerate(parts, start=1):
-            if not tab:
+        for number, (question, tab, _) in enumerate(parts, start=1):
+            if question.strip() and not tab:
                 fault = "is no question and text: put a tab between them"
                 raise line_error("text", number, fault)
         vocabulary = self.vocabularies.source
@@ -279,6 +279,7 @@ class Predictor:
                 *(*texts_of, vocabulary, self.frame),
                 *(self.longest, self.config.data.stride),
             )
+            own = own if texts[number].strip() else []
             windows += own
             owners += [number] * len(own)
         nothing = {"answer": None, "start": None, "end": None, "score": None}
@@ -305,6 +306,9 @@ class Predictor:
         rows, places, owners = [], [], []
         for number, text in enumerate(texts, start=1):
             if two[number - 1]:
+                continue
+            if not text.strip():
+                found[number - 1] = {"candidates": None}
                 continue
             if text.count(MASK) != 1:
                 fault = f"has {text.count(MASK) or 'no'} {MASK}: give each text one"

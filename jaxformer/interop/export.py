@@ -83,11 +83,11 @@ def choose_dtype(form: str, precision: str) -> str:
     """Return the type of the weights that a format gets by a precision.
 
     Raises:
-        InputError: the format has no such type.
+        UsageError: the format has no such type.
     """
     possible = PRECISIONS[form]
     if precision not in ("model", *possible):
-        raise InputError(
+        raise UsageError(
             f"--format={form} writes weights of --precision={' or '.join(possible)},"
             f" not {precision}{_OTHERWISE if form == 'ctranslate2' else ''}"
         )

@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError, did_you_mean
 from jaxformer.evaluation.known_sets import SENTENCES
 from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
@@ -137,14 +137,12 @@ class Table:
         """Return the row of this name that has a configuration.
 
         Raises:
-            InputError: there is none; the names are listed.
+            UsageError: there is none.
         """
         own = {row.name: row for row in self.rows if row.config is not None}
         if name not in own:
-            raise InputError(
-                f"table {self.number} has no row {name!r} to compare a run with: take"
-                f" {', '.join(own)}"
-            )
+            near = did_you_mean(name, own) or f"; it has {', '.join(own)}"
+            raise UsageError(f"table {self.number} has no row {name!r}{near}")
         return own[name]
 
 

@@ -51,21 +51,25 @@ TRAIN = "train --config=reverse --workdir=x"
         ("translate --workdir=x --beam-sze=4", 2, "did you mean --beam_size?"),
         ("translate --workdir=x --config.decoding.alpha=1", 2, "no flag --config.deco"),
         (f"{TRAIN} --steps=9", 2, "did you mean --config.training.steps=VALUE?"),
-        (f"{TRAIN} --config.d-model=64", 1, "key d_model; did you mean model.d_model?"),
+        (f"{TRAIN} --config.d-model=64", 2, "key d_model; did you mean model.d_model?"),
         ("translate --workdir=x --window=0", 2, "must be at least 1, not 0"),
         ("translate --workdir=x --mbr", 2, "--mbr chooses among several"),
         (f"{TRAIN} --data.train x", 2, "did you mean --config.data.train=VALUE?"),
         (f"{TRAIN} --config.data.train x", 2, "write --config.SECTION.KEY=VALUE as o"),
         ("train --workdir=x", 2, "--config is missing, and x has no run to continue"),
         (f"{TRAIN} --distributed_timeout=3", 2, "is for several hosts"),
-        ("info --config=reverse --config.model.d_model=0", 1, "model.d_model must be"),
-        ("info --config=nowhere", 1, "no configuration file nowhere"),
-        ("compare a b", 1, ""),
+        ("info --config=reverse --config.model.d_model=0", 2, "model.d_model must be"),
+        ("info --config=qickstart", 2, "no configuration file qickstart; did you m"),
+        ("compare a b", 1, "no file a"),
+        ("plot --workdir=a", 1, ""),
+        ("reproduce 3 --run xx=R", 2, "table 3 has no row 'xx'"),
+        ("attention --workdir=x  --to=de", 2, "SENTENCE"),
+        ("translate --workdir=x --alignment_layer=1", 2, "is for --alignment: add"),
     ],
 )
 def test_exit_codes_follow_one_rule(line, code, rule, call, tmp_path, monkeypatch):
-    """2: the command line is wrong whatever files there are, and a second line names
-    its help. 1: a file, a run or a configuration is. A misspelt flag, command or key is
+    """2: the command line is wrong, or the configuration that it names, and a second
+    line names its help. 1: a file or a run is. A misspelt flag, command or key is
     followed by the nearest.
     """
     monkeypatch.chdir(tmp_path)
