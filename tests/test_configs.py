@@ -407,7 +407,7 @@ def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
     [
         ("proxy:a_h3", "configs/proxy.py has no variant 'a_h3': take base, a_h1, "),
         ("proxy:", "configs/proxy.py has no variant '': take base, a_h1, "),
-        ("paper/table3:none", "table3.py has no variant none: table 3 has no row"),
+        ("paper/table3:none", "paper/table3 has no variant none: table 3 has no row"),
         ("quickstart:small", "configs/quickstart.py has no variants: leave out :small"),
         *((name, "no configuration file ") for name in ("none:small", "", "paper")),
         ("qickstart", "no configuration file qickstart; did you mean quickstart?"),

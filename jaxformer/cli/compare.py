@@ -9,7 +9,13 @@ from pathlib import Path
 
 from jaxformer.cli.arguments import add_metrics, add_options
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import check_output, phase, write_lines, write_record
+from jaxformer.cli.output import (
+    add_format,
+    check_output,
+    phase,
+    write_lines,
+    write_record,
+)
 from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.breakdown import count_words
@@ -73,9 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         row = (name, int, "N", meaning, getattr(ComparisonConfig, name))
         add_options(parser, row)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object instead of tables"
-    )
+    add_format(parser, "table")
 
 
 @phase("comparing")
@@ -109,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.html is not None:
         translations.write_html(found, options.html)
-    if options.json:
+    if options.format == "json":
         write_record(found.to_record())
     else:
         # 80 columns hold a row of short names

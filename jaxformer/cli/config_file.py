@@ -185,10 +185,10 @@ def _run(name: str) -> Any:
     try:
         get_config = runpy.run_path(path).get("get_config", lambda *_: None)
         if variant and not inspect.signature(get_config).parameters:
-            raise InputError(f"{path} has no variants: leave out :{variant[0]}")
+            raise InputError(f"{name} has no variants: leave out :{variant[0]}")
         config = get_config(*variant)
     except UsageError as error:
-        raise InputError(f"{path} has no variant {variant[0]}: {error}") from None
+        raise InputError(f"{name} has no variant {variant[0]}: {error}") from None
     except InputError:
         raise
     # The user's file may fail in any way.

@@ -9,7 +9,7 @@ import sys
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_workdir
 from jaxformer.cli.main import FAILED
-from jaxformer.cli.output import phase, write_lines, write_record
+from jaxformer.cli.output import add_format, phase, write_lines, write_record
 from jaxformer.diagnosis.doctor import examine
 from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import to_record, write_report
@@ -17,7 +17,8 @@ from jaxformer.diagnosis.report import to_record, write_report
 EXAMPLE = """
 examples:
   jaxformer doctor --workdir=runs/quickstart
-  jaxformer doctor --workdir=runs/ende --dataset=sacrebleu:wmt14/full --json
+  jaxformer doctor --workdir=runs/ende --dataset=sacrebleu:wmt14/full \\
+    --format=json
 
 Checks a run for what makes BLEU lower than it should be, higher, or not comparable: its
 configuration, text, learning curves, results and translations. Prints one line for each
@@ -39,9 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="which result to look at, by its key in results.json or its data set"
         " (default: that of data.test)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object instead of lines"
-    )
+    add_format(parser, "table")
 
 
 @phase("reading the run and its text")
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> int | None:
     evidence = Evidence(options.workdir, options.dataset)
     findings = examine(evidence)
     record = to_record(bucket.reword(str(options.workdir)), findings, evidence.name)
-    if options.json:
+    if options.format == "json":
         write_record(record)
     else:
         lines = write_report(findings, evidence.name)

@@ -14,12 +14,13 @@ import importlib.metadata
 import itertools
 import os
 import platform
+import shutil
 import sys
 import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from jaxformer import __version__, bucket, signals
 from jaxformer.errors import InputError, UsageError, did_you_mean, escape_controls
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         if code == WRONG_USAGE:
             command = COMMANDS.keys() & arguments[:1]
-            sys.stderr.write(" ".join(["jaxformer", *command, "--help\n"]))
+            sys.stderr.write(" ".join(["see: jaxformer", *command, "--help\n"]))
         return code
     finally:
         bucket.close()
@@ -276,8 +277,27 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser(arguments[0] if arguments else None)
     options, options.overrides = parser.parse_known_args(arguments)
     if options.overrides and not hasattr(options, "config"):
-        parser.error(f"unrecognized arguments: {' '.join(options.overrides)}")
+        given = " ".join(options.overrides)
+        near = f"; did you mean --input={given}?" * hasattr(options, "input")
+        parser.error(f"unrecognized arguments: {given}{near}")
     return options
+
+
+def wrap(line: str, stream: TextIO, indent: int = 2) -> str:
+    """Break a line between words where it is longer than the width of a terminal. A
+    command ends with backslashes there, and can be copied.
+    """
+    if not stream.isatty():
+        return line
+    end = " \\\n" if line.startswith("next: ") else "\n"
+    parts = textwrap.wrap(
+        line,
+        shutil.get_terminal_size().columns + 1 - len(end),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return end.join(parts)
 
 
 def _check_process(arguments: Sequence[str], command: str) -> None:
@@ -346,7 +366,7 @@ def report(error: BaseException) -> int:
         traceback.print_exception(error)
         return FAILED
     line = escape_controls(bucket.reword(" ".join(reason.split())))
-    sys.stderr.write(f"jaxformer: error: {line}\n")
+    sys.stderr.write(f"{wrap(f'jaxformer: error: {line}', sys.stderr)}\n")
     return WRONG_USAGE if isinstance(error, UsageError) else FAILED
 
 

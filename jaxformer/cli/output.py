@@ -13,9 +13,7 @@ import itertools
 import json
 import os
 import select
-import shutil
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any, BinaryIO
 
 import jax
 
+from jaxformer.cli.main import wrap
 from jaxformer.data.files import open_lines, stream_lines
 from jaxformer.errors import InputError, LineError, escape_controls, require
 from jaxformer.files import (
@@ -196,8 +195,8 @@ def name_lines(**files: str | Path | None) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(f"{escape_controls(text)}\n")
+    """Write a line to standard error, wrapped on a terminal."""
+    sys.stderr.write(f"{wrap(escape_controls(text), sys.stderr)}\n")
 
 
 def warn(text: str) -> None:
@@ -253,13 +252,13 @@ def write_record(record: Mapping[str, object], *, indent: int | None = None) -> 
     write_output(None, [escape_controls(text)])
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
+_FORM = "a table on a terminal, JSON elsewhere"
+
+
+def add_format(parser: argparse.ArgumentParser, usual: str = _FORM) -> None:
     """Declare the form of a result, for :func:`write_result`."""
-    parser.add_argument(
-        "--format",
-        choices=("table", "json"),
-        help="form of the result (default: a table on a terminal, JSON elsewhere)",
-    )
+    told = f"form of the result (default: {usual})"
+    parser.add_argument("--format", choices=("table", "json"), help=told)
 
 
 def write_result(
@@ -288,14 +287,9 @@ def _cell(value: Any) -> str:
 
 
 def write_lines(lines: Iterable[str], indent: int) -> None:
-    """Write lines to standard output; wrap long ones on a terminal."""
-    if sys.stdout.isatty():
-        width, after = shutil.get_terminal_size().columns, " " * indent
-        lines = [
-            textwrap.fill(line, width, subsequent_indent=after, break_on_hyphens=False)
-            for line in lines
-        ]
-    write_output(None, map(escape_controls, lines))
+    """Write lines to standard output, wrapped on a terminal."""
+    lines = [wrap(escape_controls(line), sys.stdout, indent) for line in lines]
+    write_output(None, lines)
 
 
 @contextlib.contextmanager

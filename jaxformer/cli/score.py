@@ -48,10 +48,10 @@ examples:
 
 Prints, for each pair of lines, the natural logarithm of the target's probability given
 its source and the number of target tokens, end of sentence included, separated by a
-tab. With --summary it prints one JSON object on all pairs instead: `nll` is the mean of
-nats per token, `perplexity` its exponential, and `word_perplexity` the same per word
-between white space, the end of a sentence counted as a word, which compares models of
-different vocabularies.
+tab. With --summary it prints the scores of all pairs instead, a table on a terminal and
+JSON elsewhere or with --format=jsonl: `nll` is the mean of nats per token, `perplexity`
+its exponential, and `word_perplexity` the same per word between white space, the end of
+a sentence counted as a word, which compares models of different vocabularies.
 
 A language model has no source: each line of the target is a text.
 

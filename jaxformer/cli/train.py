@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import jax
 
@@ -11,6 +10,7 @@ from jaxformer import bucket
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, add_workdir, number
 from jaxformer.cli.main import DONE, INTERRUPTED, report
+from jaxformer.cli.output import say
 from jaxformer.errors import UsageError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.runs import config as configuration
@@ -129,8 +129,6 @@ def _train(options: argparse.Namespace) -> int:
         curves.draw(options.workdir / "metrics.jsonl", options.workdir / "curve.png")
         bucket.push(options.workdir)
         workdir = bucket.reword(str(options.workdir))
-        sys.stderr.write(
-            f"finished at step {outcome.step}: {workdir}\n"
-            f"next: jaxformer evaluate --workdir={workdir}\n"
-        )
+        say(f"finished at step {outcome.step}: {workdir}")
+        say(f"next: jaxformer evaluate --workdir={workdir}")
     return DONE

@@ -141,7 +141,10 @@ class Table:
         """
         own = {row.name: row for row in self.rows if row.config is not None}
         if name not in own:
-            near = did_you_mean(name, own) or f"; it has {', '.join(own)}"
+            near = (
+                did_you_mean(name, own)
+                or f": jaxformer reproduce {self.number} shows them"
+            )
             raise UsageError(f"table {self.number} has no row {name!r}{near}")
         return own[name]
 

@@ -82,12 +82,12 @@ def test_tables(call, files, texts, tmp_path):
 
 
 def test_json_and_page(call, files, texts, tmp_path):
-    """``--json`` prints one object with everything, and ``--html`` writes the page.
+    """``--format=json`` prints an object with everything, ``--html`` writes the page.
     One system is scored against as many references as are given.
     """
     source, reference, first, second = files
     page, names = tmp_path / "page.html", ["chrf++", "ter", "tokenized_bleu"]
-    given = [f"--reference={reference}", "--json", "--seed=7", *QUICK]
+    given = [f"--reference={reference}", "--format=json", "--seed=7", *QUICK]
     options = [f"--html={page}", f"--metrics={','.join(names)}", first, second]
     outcome = call("compare", *given, *options)
     assert (outcome.code, outcome.err) == (0, "")
@@ -113,7 +113,7 @@ def test_runs(call, evaluated, pairs, tmp_path):
     """Runs that were evaluated on one set need only their names: source and reference
     come with them. A file is compared with a run where the reference is given.
     """
-    outcome = call("compare", *evaluated, "--json", *QUICK)
+    outcome = call("compare", *evaluated, "--format=json", *QUICK)
     assert (outcome.code, outcome.err) == (0, "")
     record = json.loads(outcome.out)
     assert record["systems"] == ["base", "deep"]
@@ -145,7 +145,7 @@ def test_other_settings_of_a_run(call, evaluated):
     records.write_result(deep, record, ["greedy"] * 500, variant="beam_size=1")
 
     def worse():
-        outcome = call("compare", base, deep, "--json", *QUICK)
+        outcome = call("compare", base, deep, "--format=json", *QUICK)
         assert (outcome.code, outcome.err) == (0, "")
         return json.loads(outcome.out)["differences"]["deep"]["worse"]
 

@@ -50,7 +50,7 @@ def only_result(run: Path) -> tuple[str, dict[str, Any]]:
 
 def test_a_line_a_check_and_the_exit_code(run):
     """A sound run ends with 0 and one that is wrong with 1; the worst comes first,
-    the last line counts, and nothing is written. ``--json`` has what the lines have.
+    the last line counts, and nothing is written. ``--format=json`` has what they have.
     """
     files = sorted(run.parent.rglob("*"))
     before = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -73,7 +73,7 @@ def test_a_line_a_check_and_the_exit_code(run):
     assert [line.split()[0] for line in (first, *others[:2])] == ["wrong", "look", "ok"]
     assert " | expected: " in first
     assert " | cure: " in first
-    code, out, _ = call(f"--workdir={run}", "--json")
+    code, out, _ = call(f"--workdir={run}", "--format=json")
     record, findings = json.loads(out), json.loads(out)["findings"]
     assert (code, record["workdir"], record["result"]) == (1, str(run), name)
     counts = [record[verdict] for verdict in ("wrong", "look", "ok", "unseen")]

@@ -194,7 +194,7 @@ def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path):
     other = runs.copy(run, tmp_path / "other")
     compared = "compare", run, other, f"--dataset={entry}", "--metrics=chrf"
     assert runs.call(*compared).code == 0
-    found = json.loads(runs.call("doctor", given[0], "--json").out)
+    found = json.loads(runs.call("doctor", given[0], "--format=json").out)
     verdicts = {each["check"]: each["verdict"] for each in found["findings"]}
     assert verdicts["vocabulary"] == verdicts["readable"] == "ok"
     assert verdicts["selection"] == verdicts["optimizer"] == "unseen"

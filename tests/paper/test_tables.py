@@ -154,6 +154,6 @@ def test_there_is_no_such_table_or_row():
     with pytest.raises(InputError, match=r"no table 1 .*: take 2, 3, 4"):
         find_table(1)
     for name in ("bytenet-ende", "ende_huge"):
-        said = f"no row '{name}'; (it has ende_base, enfr_base|did you mean ende_b)"
+        said = f"no row '{name}'(; did you mean ende_b|: jaxformer reproduce 2 shows)"
         with pytest.raises(InputError, match=said):
             find_table(2).find(name)
