@@ -332,6 +332,7 @@ def load_translator(
     options: argparse.Namespace,
     target_language: str | None,
     source_language: str | None = None,
+    objective: str = "translation",
 ) -> Translator:
     """Load what :func:`add_model` and :func:`add_ensemble` name, and the shortlist and
     settings of :func:`add_search`.
@@ -341,6 +342,7 @@ def load_translator(
         target_language: what to translate into; None: that of the run.
         source_language: what the text is in; None: as ``--from`` says, which then must
             be a language that the run's input names.
+        objective: that the run must have been trained for.
 
     Raises:
         InputError: a run, checkpoint, language or shortlist is missing, or they do not
@@ -366,6 +368,7 @@ def load_translator(
         options.checkpoint,
         *languages,
         precision=given["precision"] if only else None,
+        objective=objective,
     )
     if source_language is None:
         check_source_language(options, translator)

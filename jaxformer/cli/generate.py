@@ -16,10 +16,12 @@ from jaxformer.cli.arguments import (
 )
 from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
+    announce_compilations,
     check_output,
     name_input,
     name_lines,
     open_output,
+    phase,
     read_input,
 )
 from jaxformer.errors import UsageError
@@ -67,7 +69,9 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("give a prompt or --input, not both")
     check_output(options.output, options.input)
     decoding = read_search(options)
-    generator = Generator.load(options.workdir, options.checkpoint)
+    announce_compilations()
+    with phase("restoring the model"):
+        generator = Generator.load(options.workdir, options.checkpoint)
     asked = {
         "most": options.max_tokens or ADDED_TOKENS,
         "stop": [text.replace("\\n", "\n") for text in options.stop],

@@ -16,7 +16,7 @@ from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import add_format, write_result
+from jaxformer.cli.output import add_format, phase, write_result
 from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
@@ -85,6 +85,7 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+@phase("counting the bytes")
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     config = config_file.load(options.config, options.overrides)
     devices = jax.device_count() if options.devices is None else options.devices

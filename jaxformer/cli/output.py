@@ -53,7 +53,7 @@ def open_output(path: Path | None) -> Iterator[Write]:
         InputError: the file or standard output cannot be written.
     """
     if path is None:
-        yield lambda line: _send(sys.stdout.buffer, line, "standard output")
+        yield _print
     elif (own := find_descriptor(path)) is not None or (
         path.exists() and not path.is_file()
     ):
@@ -71,6 +71,12 @@ def open_output(path: Path | None) -> Iterator[Write]:
                     file.flush()
                 _keep(Path(file.name), path)
                 raise
+
+
+def _print(line: str) -> None:
+    while _drawn:
+        _drawn.pop()()
+    _send(sys.stdout.buffer, line, "standard output")
 
 
 def _send(file: BinaryIO, line: str, name: Path | str) -> None:
@@ -292,58 +298,83 @@ def write_lines(lines: Iterable[str], indent: int) -> None:
     write_output(None, lines)
 
 
+_drawn: list[Callable[[], object]] = []
+"""Erase what is drawn, before standard output has a line."""
+
+
+def _draw(*columns: Any, transient: bool) -> Any:
+    """Return a display of rich on standard error."""
+    progress = require("rich.progress", "train")
+    console = require("rich.console", "train").Console(stderr=True)
+    return progress.Progress(*columns, console=console, transient=transient)
+
+
 @contextlib.contextmanager
 def phase(what: str) -> Iterator[None]:
-    """Say on a terminal what the block does, where it takes more than a second."""
-    timer = threading.Timer(1.0, say, [what])
-    if sys.stderr.isatty():
-        timer.start()
+    """Show on a terminal what the block does and for how long, after a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    column = require("rich.progress", "train").TextColumn
+    text = "{task.description} {task.elapsed:.0f} s"
+    shown = _draw(column(text, markup=False), transient=True)
+    shown.add_task(what)
+    timer = threading.Timer(1.0, shown.start)
+
+    def end() -> None:
+        timer.cancel()
+        timer.join()
+        shown.stop()
+
+    _drawn.append(end)
+    timer.start()
     try:
         yield
     finally:
-        timer.cancel()
+        end()
 
 
 def announce_compilations() -> None:
     """Say on a terminal that programs are compiled."""
-    running, event = (
-        contextlib.ExitStack(),
-        "/jax/core/compile/backend_compile_duration",
-    )
+    event, timers = "/jax/core/compile/backend_compile_duration", []
 
-    def on(act: Callable[[], object]) -> Any:
-        return lambda name, *_, **__: name == event and act()
+    def begin(name: str, *_: Any, **__: Any) -> None:
+        if name == event:
+            timers.append(threading.Timer(1.0, say, ["compiling a program"]))
+            timers[-1].start()
 
-    begin = on(lambda: running.enter_context(phase("compiling a program")))
+    def end(name: str, *_: Any, **__: Any) -> None:
+        if name == event and timers:
+            timers.pop().cancel()
+
     if sys.stderr.isatty():
         jax.monitoring.register_scalar_listener(begin)
-        jax.monitoring.register_event_duration_secs_listener(on(running.close))
+        jax.monitoring.register_event_duration_secs_listener(end)
 
 
 @contextlib.contextmanager
 def show_progress(
-    total: int | None, output: Path | None
+    total: int | None, output: Path | None, unit: str = "sentences"
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error, and yield the function that advances it by a number
-    of sentences.
-
-    There is a bar only if standard error is a terminal, and if the translations do not
-    go to the same terminal.
+    """Show a bar on standard error if that is a terminal, and yield the function that
+    advances it. If the results go to the same terminal, it ends at the first.
 
     Args:
         total: number of all sentences; None: unknown.
-        output: file of the translations; None: standard output.
+        output: file of the results; None: standard output.
+        unit: what is counted.
     """
-    if not sys.stderr.isatty() or (output is None and sys.stdout.isatty()):
+    mixed = output is None and sys.stdout.isatty()
+    if not sys.stderr.isatty() or (mixed and total is None):
         yield lambda _: None
         return
     progress = require("rich.progress", "train")
-    console = require("rich.console", "train").Console(stderr=True)
     columns = (
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
-        progress.TextColumn("sentences"),
+        progress.TextColumn(unit),
         progress.TimeRemainingColumn(compact=True),
     )
-    with progress.Progress(*columns, console=console) as shown:
+    with _draw(*columns, transient=mixed) as shown:
+        _drawn.append(shown.stop)
         yield functools.partial(shown.advance, shown.add_task("", total=total))

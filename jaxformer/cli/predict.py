@@ -9,9 +9,11 @@ from typing import get_args
 from jaxformer.cli.arguments import add_checkpoint, add_options, number
 from jaxformer.cli.main import text_file
 from jaxformer.cli.output import (
+    announce_compilations,
     check_output,
     name_input,
     name_lines,
+    phase,
     read_input,
     warn,
     write_output,
@@ -64,7 +66,9 @@ def run(options: argparse.Namespace) -> None:
 
     check_output(options.output, options.input)
     asked = options.workdir, options.checkpoint
-    predictor = Predictor.load(*asked, precision=options.precision)
+    announce_compilations()
+    with phase("restoring the model"):
+        predictor = Predictor.load(*asked, precision=options.precision)
 
     def notice(cut: int) -> None:
         limit = f"data.max_length={predictor.longest} tokens"
@@ -72,6 +76,7 @@ def run(options: argparse.Namespace) -> None:
 
     with name_lines(text=name_input(options.input)):
         texts = list(read_input(options.input))
-        found = predictor.predict(texts, top=options.top, notice=notice)
+        with phase("predicting"):
+            found = predictor.predict(texts, top=options.top, notice=notice)
     lines = (json.dumps(each, ensure_ascii=False) for each in found)
     write_output(options.output, lines)

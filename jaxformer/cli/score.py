@@ -20,6 +20,7 @@ from jaxformer.cli.output import (
     check_output,
     name_lines,
     open_output,
+    show_progress,
     warn,
     write_result,
 )
@@ -96,13 +97,15 @@ def run(options: argparse.Namespace) -> None:
     files = [path for path in (options.source, options.target) if path is not None]
     check_output(options.output, *files)
     # Find an unreadable line before the model is loaded; a pipe is read once.
-    if all(path.is_file() or not path.exists() for path in files):
-        sum(1 for _ in _read(options))
+    total = None
+    if all(path.is_file() for path in files):
+        total = sum(1 for _ in _read(options))
     translator = _load(options)
     too_long, done, parts = 0, 0, []
     with (
         name_lines(source=options.source, target=options.target),
         open_output(options.output) as write,
+        show_progress(total, options.output, "pairs") as advance,
     ):
         pairs = _read(options)
         while window := list(itertools.islice(pairs, _WINDOW)):
@@ -127,6 +130,7 @@ def run(options: argparse.Namespace) -> None:
             elif given:
                 parts.append(perplexity(found, [pair.target for pair in given]))
             done += len(window)
+            advance(len(window))
             too_long += fits.count(False)
         if options.summary:
             parts = parts or [perplexity([], [])]
@@ -165,14 +169,12 @@ def _load(options: argparse.Namespace) -> Translator:
                 f"{name_flag(needless[0])} is for translations, and {options.workdir}"
                 " has a language model: leave it out"
             )
-        asked = options.workdir, options.checkpoint
-        return Translator.load(*asked, objective="causal")
-    if options.source is None:
+    elif options.source is None:
         raise UsageError(
             "score without a source needs one language model, and"
             f" {options.workdir} translates: add --source"
         )
-    return load_translator(options, options.target_language)
+    return load_translator(options, options.target_language, objective=objective)
 
 
 def _format(score: PairScore | None, form: str) -> str:

@@ -15,7 +15,7 @@ from jaxformer.cli.arguments import (
     check_text,
     number,
 )
-from jaxformer.cli.output import say, write_record
+from jaxformer.cli.output import phase, say, write_record
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import TrainingText
@@ -81,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
     data = _choose_text(options, config.data, vocabularies)
     check_writable(options.workdir)
     text = TrainingText.open(data)
-    store = text.load(vocabularies, seed=0, report=say).store
+    with phase("reading the text"):
+        store = text.load(vocabularies, seed=0, report=say).store
     count = min(len(store), MOST_PAIRS)
     pairs = store.take(np.arange(count) * len(store) // count)
     tagged = data.language_tags
@@ -90,14 +91,15 @@ def run(options: argparse.Namespace) -> None:
         for part in text.parts
     }
     say(f"learning translations of tokens from {count:,} pairs")
-    found = Shortlist.learn(
-        pairs.source,
-        pairs.target,
-        vocabularies,
-        directions=sorted(directions),
-        first=options.first,
-        best=options.best,
-    )
+    with phase("learning"):
+        found = Shortlist.learn(
+            pairs.source,
+            pairs.target,
+            vocabularies,
+            directions=sorted(directions),
+            first=options.first,
+            best=options.best,
+        )
     path = options.workdir / shortlist.name_file(found.directions)
     found.save(path)
     bucket.push(path)

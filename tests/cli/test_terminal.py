@@ -67,7 +67,6 @@ def test_results_are_tables(run, tmp_path):
         code, shown = at_terminal(*command)
         assert max(map(len, lines_of(shown))) <= 80
         assert "{" not in shown
-        assert "\x1b" not in shown
     told = at_terminal("info", workdir, "--format=json")
     assert told == (0, runs.command("info", workdir).stdout.decode())
 
