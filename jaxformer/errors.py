@@ -106,18 +106,7 @@ def key(
         Traceback (most recent call last):
         jaxformer.errors.InputError: section.rate must be below 1, not 1
     """
-    facts = {
-        "least": least,
-        "above": above,
-        "most": most,
-        "below": below,
-        "choices": choices,
-        "changes": changes,
-        "may_change": may_change,
-        "flag": flag,
-        "help": help,
-    }
-    return dataclasses.field(default=default, metadata=facts)
+    return dataclasses.field(default=default, metadata=locals())
 
 
 def check_keys(section: str, instance: DataclassInstance) -> None:

@@ -14,6 +14,7 @@ line says so, and a second Ctrl-C ends the process.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import os
@@ -24,7 +25,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from jaxformer import bucket
 
@@ -39,8 +40,10 @@ _handled = threading.Semaphore(0)
 
 def signals() -> list[signal.Signals]:
     """List the signals that ask a command to end. SIGHUP is left out where it is
-    ignored, as under ``nohup``.
+    ignored, as under ``nohup``. Outside the main thread Python allows no handlers.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return []
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
@@ -71,34 +74,48 @@ def noted() -> Iterator[None]:
 
     Outside the main thread, where Python allows no handlers, nothing changes.
     """
-    _noted.clear()
-    before = _install(_note)
     out, into = os.pipe()
     os.set_blocking(into, False)
     threading.Thread(target=_watch, args=[out], daemon=True).start()
-    if before:
+    own = bool(signals())
+    _noted.clear()
+    if own:
         signal.set_wakeup_fd(into)
     try:
-        yield
+        with handled(_note):
+            yield
     finally:
-        if before:
+        if own:
             signal.set_wakeup_fd(-1)
         os.close(into)
-        _restore(before)
         _noted.clear()
 
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let a server handle the signals itself.
+    """Let a function handle the signals. In a callback of the garbage collector it
+    waits for the next event elsewhere.
 
     Outside the main thread, where Python allows no handlers, nothing changes.
     """
-    before = _install(handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        codes = [getattr(each, "__code__", None) for each in gc.callbacks]
+        if any(each.f_code in codes for each, _ in traceback.walk_stack(frame)):
+            sys.setprofile(lambda frame, *_: handle(number, frame))
+            return
+        sys.setprofile(None)
+        if number == signal.SIGINT:
+            _handled.release()
+            _leave_line()
+        handler(number, frame)
+
+    before = {number: signal.signal(number, handle) for number in signals()}
     try:
         yield
     finally:
-        _restore(before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def check() -> None:
@@ -136,17 +153,17 @@ class StopSignal:
     def __init__(self) -> None:
         """Begin without a signal."""
         self.received: str | None = None
-        self._before: dict[int, Any] = {}
+        self._handled = handled(self._note)
         self._interrupts = False
 
     def __enter__(self) -> StopSignal:
         """Begin to listen."""
-        self._before = _install(self._note)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore the handlers of before."""
-        _restore(self._before)
+        self._handled.__exit__(None, None, None)
 
     def __bool__(self) -> bool:
         """Return whether a signal was received."""
@@ -184,24 +201,16 @@ def call(function: Callable[[], Result]) -> Result:
     Raises:
         BaseException: what the function raises.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
-    # An event: after an interrupted join a thread may call itself dead while it lives.
-    done = threading.Event()
+    future = concurrent.futures.Future[Result]()
 
     def work() -> None:
         try:
-            results.append(function())
+            future.set_result(function())
         except BaseException as error:
-            errors.append(error)
-        finally:
-            done.set()
+            future.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
-    done.wait()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()
 
 
 class Feed:
@@ -251,36 +260,6 @@ def _leave_line() -> None:
     if terminal is not None and sys.stderr.isatty():
         terminal.write("\x1b[?25h" + "\n" * (sys.stderr is terminal))
         terminal.flush()
-
-
-def _install(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Set a handler for all signals, and return the handlers of before. In a callback
-    of the garbage collector it waits for the next event elsewhere.
-    """
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        codes = [getattr(each, "__code__", None) for each in gc.callbacks]
-        if any(each.f_code in codes for each, _ in traceback.walk_stack(frame)):
-            sys.setprofile(lambda frame, *_: handle(number, frame))
-            return
-        sys.setprofile(None)
-        if number == signal.SIGINT:
-            _handled.release()
-            _leave_line()
-        handler(number, frame)
-
-    before = {}
-    for number in signals():
-        try:
-            before[number] = signal.signal(number, handle)
-        except ValueError:  # not the main thread
-            break
-    return before
-
-
-def _restore(handlers: dict[int, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def _note(number: int, _: FrameType | None) -> None:

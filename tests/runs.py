@@ -107,7 +107,9 @@ class Outcome(NamedTuple):
         assert self.out == b""
         line, *more = self.err.removesuffix("\n").split("\n")
         assert len(more) == self.code - 1, self
-        assert not more or re.fullmatch(r"jaxformer( [a-z]+)? --help", more[0]), self
+        assert not more or re.fullmatch(r"see: jaxformer( [a-z]+)? --help", more[0]), (
+            self
+        )
         assert line.startswith("jaxformer: error: "), self
         return line.removeprefix("jaxformer: error: ")
 

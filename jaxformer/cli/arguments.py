@@ -89,6 +89,12 @@ def add_options(
         )
 
 
+def add_flags(parser: argparse._ActionsContainer, **flags: str) -> None:
+    """Declare options without a value, by their names and help texts."""
+    for name, meaning in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=meaning)
+
+
 def add_workdir(
     parser: argparse.ArgumentParser, described: str = "directory of a trained run"
 ) -> None:
@@ -207,7 +213,7 @@ def add_keys(
         if field.type == "bool":
             kind: dict[str, Any] = {"action": "store_const", "const": True}
         else:
-            if field.default != "" and "default" not in text:
+            if field.default not in ("", None) and "default" not in text:
                 text += f" (default: {field.default})"
             types = {"int": int, "float": float}
             kind = {"type": types.get(str(field.type).split(" ")[0], str)}
@@ -218,16 +224,11 @@ def add_keys(
 def add_search(parser: argparse.ArgumentParser) -> None:
     """Declare how translations are searched."""
     add_decoding(parser)
-    parser.add_argument(
-        "--split_long",
-        action="store_true",
-        help="cut lines that are longer than in training, also where the run refuses"
-        " them",
-    )
-    parser.add_argument(
-        "--shortlist",
-        action="store_true",
-        help="only tokens that jaxformer shortlist found likely for each sentence",
+    add_flags(
+        parser,
+        split_long="cut lines that are longer than in training, also where the run"
+        " refuses them",
+        shortlist="only tokens that jaxformer shortlist found likely for each sentence",
     )
 
 

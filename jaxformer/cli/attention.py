@@ -7,9 +7,8 @@ from pathlib import Path
 
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_model, add_options, check_source_language
-from jaxformer.cli.output import phase, write_output
+from jaxformer.cli.output import phase, picture_folder, write_output
 from jaxformer.errors import UsageError
-from jaxformer.files import check_writable
 from jaxformer.translation.translator import Translator
 from jaxformer.visualization import attention
 
@@ -41,9 +40,7 @@ def run(options: argparse.Namespace) -> None:
     """Draw."""
     if not options.sentence.strip():
         raise UsageError("attention needs a sentence that is not blank")
-    directory = options.output or options.workdir / "attention"
-    if options.output is None and options.workdir.is_dir():
-        check_writable(options.workdir, directory.name)
+    directory = picture_folder(options.output, options.workdir, "attention")
     languages = options.target_language, options.source_language
     translator = Translator.load(options.workdir, options.checkpoint, *languages)
     check_source_language(options, translator)

@@ -15,11 +15,9 @@ from jaxformer.checkpoints.average import (
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.arguments import add_options, add_workdir, number, numbers
 from jaxformer.cli.output import phase, say, write_record
-from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
-from jaxformer.runs.config import RunConfig
 
 EXAMPLE = """
 examples:
@@ -67,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     elif options.best is not None:
         steps, name = best_steps(checkpoints, options.best), f"best-{options.best}"
     else:
-        last = options.last or _choose_last(options.workdir, config, checkpoints.steps)
+        last = options.last or _choose_last(options.workdir, checkpoints.steps)
         steps, name = last_steps(checkpoints, last), f"last-{last}"
     if options.name is not None:
         name = options.name
@@ -75,15 +73,15 @@ def run(options: argparse.Namespace) -> None:
     write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
 
 
-def _choose_last(run: Path, config: RunConfig, steps: Sequence[int]) -> int:
+def _choose_last(run: Path, steps: Sequence[int]) -> int:
     """Return how many checkpoints are averaged where no option says it.
 
     Raises:
-        InputError: the run was imported: it has one.
+        InputError: the run has one.
     """
-    if config.data.train.startswith(IMPORTED):
-        raise InputError(f"{run} was imported with one checkpoint: nothing to average")
-    last = max(2, min(_LAST, len(steps)))
+    last = max(1, min(_LAST, len(steps)))
+    if len(steps) == 1:
+        raise InputError(f"{run} has one checkpoint: nothing to average")
     if last == len(steps) < _LAST:
         say(f"averaging all {last} checkpoints of {run}; --last=N takes fewer")
     return last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -28,7 +29,7 @@ _BOOLEANS: dict[str, bool] = {
 HELP = (
     "a Python file with get_config(), the config.json of a run, or a configuration that"
     " comes with jaxformer, such as quickstart; NAME:VARIANT for one of several in a"
-    " file, such as paper/table3:b_dk16"
+    " file, such as paper/table3:b_dk16; --config.SECTION.KEY=VALUE changes a key"
 )
 
 
@@ -53,11 +54,11 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         UsageError: an override has another form.
-        InputError: the file is missing or fails (with its line), or a value has another
-            type. An unknown key is refused by :func:`jaxformer.runs.config.parse`.
+        InputError: the file is missing or fails (with its line). Unknown keys and types
+            are refused by :func:`jaxformer.runs.config.parse`.
     """
     config = _of_run(find(name)) if name.endswith(".json") else _run(name)
-    unknown: dict[str, dict[str, str]] = {}
+    others: dict[str, dict[str, Any]] = {}
     for override in overrides:
         key, equals, text = override.removeprefix(PREFIX).partition("=")
         if not (override.startswith(PREFIX) and equals):
@@ -72,26 +73,21 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
                 f"{override}: {key} follows from the vocabulary: leave it out, or set"
                 " data.vocabulary_size"
             )
-        if section not in config or name not in config[section]:
-            unknown.setdefault(section, {})[name] = text
-            continue
-        kind = config[section].get_type(name)
+        value: Any = text
         try:
-            # Which keys may be None is checked with all other values.
+            kind = config[section].get_type(name)
             if text == "None":
-                config[section][name] = None
-            elif kind is bool:
-                config[section][name] = _BOOLEANS[text.lower()]
-            elif kind is object:  # a boolean or a word
-                config[section][name] = _BOOLEANS.get(text.lower(), text)
-            else:
-                config[section][name] = int(text, 0) if kind is int else kind(text)
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f"{override}: {key} must be of type {kind.__name__}"
-            ) from None
+                value = None
+            elif kind in (bool, object):  # of an object: a boolean or a word
+                value = _BOOLEANS.get(text.lower(), text)
+            elif kind is not str:
+                value = ast.literal_eval(text)
+            config[section][name] = value
+        # refused with all other values
+        except (AttributeError, KeyError, SyntaxError, TypeError, ValueError):
+            others.setdefault(section, {})[name] = value
     values = config.to_dict()
-    for section, keys in unknown.items():
+    for section, keys in others.items():
         values.setdefault(section, {}).update(keys)
     return values
 

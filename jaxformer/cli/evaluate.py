@@ -171,8 +171,8 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
     """Evaluate a run that does not translate."""
     from jaxformer.evaluation import texts
 
-    needless = [name for name in _OF_TRANSLATION if vars(options)[name]]
-    needless += asked_search(options)
+    given = [name for name, value in vars(options).items() if value]
+    needless = [name for name in given if name not in _OF_TEXTS]
     if needless:
         raise UsageError(
             f"{name_flag(needless[0])} is for translations, and {options.workdir} has"
@@ -188,9 +188,9 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
     _finish(options, record, predictions)
 
 
-_OF_TRANSLATION = (
-    *("source", "reference", "metrics", "target_language", "source_language"),
-    *("ensemble", "ensemble_weights", "split_long", "shortlist"),
+_OF_TEXTS = (
+    *("workdir", "checkpoint", "dataset", "stride", "format"),
+    *("command", "run", "overrides"),
 )
 
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from jaxformer import bucket
-from jaxformer.cli.arguments import add_workdir
+from jaxformer.cli.arguments import add_options, add_workdir
 from jaxformer.cli.output import phase, warn, write_record
 from jaxformer.interop.huggingface.run import import_run
 
@@ -35,16 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the model")
     add_workdir(parser, "directory of the run to make, empty or missing")
-    for flag, dest, what in (
-        ("--from", "source_language", "from"),
-        ("--to", "target_language", "into"),
-    ):
-        parser.add_argument(
-            flag,
-            dest=dest,
-            metavar="CODE",
-            help=f"what to translate {what} (default: as the folder says)",
-        )
+    default = "(default: as the folder says)"
+    add_options(
+        parser,
+        ("from", str, "CODE", f"what to translate from {default}"),
+        ("to", str, "CODE", f"what to translate into {default}"),
+    )
 
 
 @phase("importing")
@@ -53,8 +49,8 @@ def run(options: argparse.Namespace) -> None:
     config, ignored = import_run(
         options.folder,
         options.workdir,
-        source_language=options.source_language,
-        target_language=options.target_language,
+        source_language=vars(options)["from"],
+        target_language=options.to,
     )
     if ignored:
         warn(f"not taken from the folder: {', '.join(ignored)}")

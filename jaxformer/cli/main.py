@@ -295,7 +295,7 @@ def wrap(line: str, stream: TextIO, indent: int = 2) -> str:
         shutil.get_terminal_size().columns + 1 - len(end),
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
-        break_long_words=False,
+        break_long_words=indent > 2,
     )
     return end.join(parts)
 

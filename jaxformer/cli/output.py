@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import jax
 
 from jaxformer.cli.main import wrap
-from jaxformer.data.files import open_lines, stream_lines
+from jaxformer.data.files import check_folder, open_lines, stream_lines
 from jaxformer.errors import InputError, LineError, escape_controls, require
 from jaxformer.files import (
     cannot_write,
@@ -279,17 +279,33 @@ def write_result(
         items = value.items() if isinstance(value, dict) else ()
         parts = {f"{name}: ": each for name, each in items if isinstance(each, dict)}
         parts = parts or {"": value}
-        rows += [f"{key:<{size}}{name}{_cell(each)}" for name, each in parts.items()]
+        cells = {name: _cell(each) for name, each in parts.items()}
+        rows += [f"{key:<{size}}{name}{cell}" for name, cell in cells.items() if cell]
     write_lines(rows, size)
 
 
 def _cell(value: Any) -> str:
     """Write a value; of a result its scores, of an object what is not empty."""
+    if type(value) in (int, float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
     if not isinstance(value, dict):
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return str(value or "")
     scores = [key for key in value if f"{key}_signature" in value]
     cells = (f"{key} {_cell(value[key])}" for key in scores or value if value[key])
     return ", ".join(cells)
+
+
+def picture_folder(output: Path | None, run: Path, name: str) -> Path:
+    """Return the folder of pictures: ``output``, or that of a name in a run.
+
+    Raises:
+        InputError: it is a file, or cannot be written.
+    """
+    directory = output or run / name
+    if run.is_dir():
+        check_folder(directory, "--output")
+        check_writable(run, *([] if output else [name]))
+    return directory
 
 
 def write_lines(lines: Iterable[str], indent: int) -> None:
@@ -302,36 +318,32 @@ _drawn: list[Callable[[], object]] = []
 """Erase what is drawn, before standard output has a line."""
 
 
-def _draw(*columns: Any, transient: bool) -> Any:
-    """Return a display of rich on standard error."""
-    progress = require("rich.progress", "train")
+def _draw(*columns: Any, transient: bool, hidden: bool = False) -> Any:
+    """Return a display of rich on standard error, if that is a terminal."""
     console = require("rich.console", "train").Console(stderr=True)
-    return progress.Progress(*columns, console=console, transient=transient)
+    shown = require("rich.progress", "train").Progress(
+        *columns,
+        console=console,
+        transient=transient,
+        disable=hidden or not sys.stderr.isatty(),
+    )
+    _drawn.append(shown.stop)
+    return shown
 
 
 @contextlib.contextmanager
 def phase(what: str) -> Iterator[None]:
     """Show on a terminal what the block does and for how long, after a second."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    column = require("rich.progress", "train").TextColumn
-    text = "{task.description} {task.elapsed:.0f} s"
-    shown = _draw(column(text, markup=False), transient=True)
+    shown = _draw("{task.description} {task.elapsed:.0f} s", transient=True)
     shown.add_task(what)
     timer = threading.Timer(1.0, shown.start)
-
-    def end() -> None:
-        timer.cancel()
-        timer.join()
-        shown.stop()
-
-    _drawn.append(end)
     timer.start()
     try:
         yield
     finally:
-        end()
+        timer.cancel()
+        timer.join()
+        shown.stop()
 
 
 def announce_compilations() -> None:
@@ -365,16 +377,13 @@ def show_progress(
         unit: what is counted.
     """
     mixed = output is None and sys.stdout.isatty()
-    if not sys.stderr.isatty() or (mixed and total is None):
-        yield lambda _: None
-        return
     progress = require("rich.progress", "train")
     columns = (
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
-        progress.TextColumn(unit),
+        unit,
         progress.TimeRemainingColumn(compact=True),
     )
-    with _draw(*columns, transient=mixed) as shown:
-        _drawn.append(shown.stop)
+    hidden = mixed and total is None
+    with _draw(*columns, transient=mixed, hidden=hidden) as shown:
         yield functools.partial(shown.advance, shown.add_task("", total=total))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from jaxformer import bucket
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import write_output
-from jaxformer.files import check_writable
+from jaxformer.cli.output import picture_folder, write_output
 from jaxformer.visualization import comparison
 
 EXAMPLE = """
@@ -43,9 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Draw."""
     runs = comparison.read_runs(options.workdir)
-    directory = options.output or options.workdir[0] / "plot"
-    if options.output is None:
-        check_writable(options.workdir[0], directory.name)
+    directory = picture_folder(options.output, options.workdir[0], "plot")
     files = [
         comparison.draw(runs, directory / "curves.png"),
         comparison.write_html(runs, directory / "curves.html"),

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from jaxformer.cli import config_file
-from jaxformer.cli.arguments import add_options
+from jaxformer.cli.arguments import add_flags, add_options
 from jaxformer.cli.output import say, write_output
 from jaxformer.data import preparing
 from jaxformer.data.cleaning import table
@@ -28,21 +28,15 @@ cores if there are at least four. The same command continues an interrupted one.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "--config",
-        required=True,
-        metavar="FILE",
-        help="configuration whose data.train is tokenised",
+        "--config", required=True, metavar="FILE", help=config_file.HELP
     )
     parser.add_argument(
         "--output", required=True, type=Path, metavar="DIR", help="folder to make"
     )
     known = "folder of vocabularies to use (default: train them on the text)"
     add_options(parser, ("vocabulary", Path, "DIR", known))
-    parser.add_argument(
-        "--report",
-        action="store_true",
-        help="print what each step dropped, and draw lengths.png into the folder",
-    )
+    report = "print what each step dropped, and draw lengths.png into the folder"
+    add_flags(parser, report=report)
 
 
 def run(options: argparse.Namespace) -> None:

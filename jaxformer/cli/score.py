@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jaxformer.cli.arguments import (
     add_ensemble,
+    add_flags,
     add_model,
     add_options,
     add_output,
@@ -80,15 +81,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="its translation, or the texts",
     )
     add_output(parser)
-    parser.add_argument(
-        "--summary",
-        action="store_true",
-        help="print the perplexity of all pairs instead",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="end with an error at a pair that is too long for the model",
+    add_flags(
+        parser,
+        summary="print the perplexity of all pairs instead",
+        strict="end with an error at a pair that is too long for the model",
     )
 
 

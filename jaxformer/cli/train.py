@@ -8,7 +8,7 @@ import jax
 
 from jaxformer import bucket
 from jaxformer.cli import config_file
-from jaxformer.cli.arguments import add_options, add_workdir, number
+from jaxformer.cli.arguments import add_flags, add_options, add_workdir, number
 from jaxformer.cli.main import DONE, INTERRUPTED, report
 from jaxformer.cli.output import say
 from jaxformer.errors import UsageError
@@ -58,11 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser, ("config", str, "FILE", told))
     add_workdir(parser, "directory of the run")
     hosts = parser.add_argument_group("several hosts")
-    hosts.add_argument(
-        "--distributed",
-        action="store_true",
-        help="train with the other processes of this cluster job",
-    )
+    add_flags(hosts, distributed="train with the other processes of this cluster job")
     wait = "how long to wait until all processes are there (default: 300)"
     add_options(
         hosts,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.cli.arguments import (
     add_ensemble,
+    add_flags,
     add_languages,
     add_options,
     add_output,
@@ -119,26 +120,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " before it reads the next"
     )
     terms = "terms, each on a line with a tab and its translation"
-    add_options(
-        parser,
-        ("prefix", Path, "FILE", begin),
-        ("require", Path, "FILE", contain),
-        ("glossary", Path, "FILE", terms),
-        ("alignment_layer", number(1), "N", layer),
-        ("window", number(1), "N", most),
-    )
-    banned = ("ban", str, "TEXT", "a word or phrase that never occurs; may be repeated")
-    add_options(parser, banned, repeated=True)
-    cut = "cut every line into its sentences, translate each, and join them again"
-    parser.add_argument("--paragraphs", action="store_true", help=cut)
-    kept = "copy placeholders such as {name} and %%s, addresses, emoji and tags"
-    parser.add_argument("--placeholders", action="store_true", help=kept)
-    several = ("n_best", number(1, MOST_BEAM), "N", "translations of each sentence", 1)
-    add_options(parser, several)
-    like = "of the --n_best translations print the one most like the others, by chrF"
-    parser.add_argument("--mbr", action="store_true", help=like)
-    once = "of translations with the same text print only the best"
-    parser.add_argument("--distinct", action="store_true", help=once)
     parser.add_argument(
         "--alignment",
         nargs="?",
@@ -146,6 +127,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("hard", "soft"),
         help="which source piece and word each one of the translation belongs to; soft:"
         " with the attention itself",
+    )
+    add_options(
+        parser,
+        ("alignment_layer", number(1), "N", layer),
+        ("prefix", Path, "FILE", begin),
+        ("require", Path, "FILE", contain),
+        ("glossary", text_file, "FILE", terms),
+        ("window", number(1), "N", most),
+    )
+    banned = ("ban", str, "TEXT", "a word or phrase that never occurs; may be repeated")
+    add_options(parser, banned, repeated=True)
+    add_flags(
+        parser,
+        paragraphs="cut every line into its sentences, translate each, and join them"
+        " again",
+        placeholders="copy placeholders such as {name} and %%s, addresses, emoji and"
+        " tags",
+    )
+    several = ("n_best", number(1, MOST_BEAM), "N", "translations of each sentence", 1)
+    add_options(parser, several)
+    add_flags(
+        parser,
+        mbr="of the --n_best translations print the one most like the others, by chrF",
+        distinct="of translations with the same text print only the best",
     )
     add_ensemble(parser)
     add_search(parser)

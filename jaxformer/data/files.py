@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxformer.errors import InputError, require
+from jaxformer.files import check_writable
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
@@ -228,16 +229,18 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def check_folder(directory: Path, option: str) -> None:
-    """Check that a folder can be made, without making it.
+    """Check that a folder can be made or written, without making it.
 
     Raises:
-        InputError: it is a file, or one of its parents is; ``option`` sets the folder.
+        InputError: it is a file, or one of its parents is, or the system refuses;
+            ``option`` sets the folder.
     """
     there = next(
         (path for path in (directory, *directory.parents) if path.exists()), directory
     )
     if not there.is_dir():
         raise InputError(f"{there} is a file: choose another {option}")
+    check_writable(there)
 
 
 def make_folder(directory: Path, option: str) -> None:

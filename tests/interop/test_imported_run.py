@@ -153,7 +153,7 @@ def test_the_command_imports_and_others_read_the_run(tmp_path):
     assert info["imported"] == folder().name
     assert info["config"]["training"] == {"objective": "translation"}
     error = runs.call("average", given).error
-    assert error == f"{run} was imported with one checkpoint: nothing to average"
+    assert error == f"{run} has one checkpoint: nothing to average"
     assert runs.call("average", given, "--last=1").code == 0
     error = runs.call("evaluate", given).error
     assert "has no test set: give --dataset, or --source and --reference" in error
