@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from typing import Any
 
 import jax
@@ -17,45 +17,27 @@ DOWN, UP = "lora_a", "lora_b"
 (:mod:`jaxformer.models.lora`).
 """
 
-# Patterns of lower-case paths, a `/` before each name; the first match counts. They
-# match only what distinguishes a parameter, so modules may have any names.
-_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("*position*bias*/table", ("position", "heads")),
-    ("*position*/table", ("position", "embed")),
-    ("*embedding*/table", ("vocabulary", "embed")),
+# Patterns of the lower-case name of a kernel, whose bias has its output axes, and of
+# the lower-case path of another parameter; the first match counts. They match only what
+# distinguishes a parameter, so modules may have any names.
+_KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("query|key|value", ("embed", "heads", "head_width")),
+    ("output", ("heads", "head_width", "embed")),
+    ("outer", ("hidden", "embed")),
+    ("energy", ("hidden", "score")),
+    ("dense", ("embed", "features")),
+    ("inner|gate|state|memory|combined|initial|readout", ("embed", "hidden")),
+    # A gate of one of Flax's cells: r, z and n, or i, f, g and o.
+    ("[ih][rznifgo]", ("embed", "hidden")),
+)
+_OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (".*position.*bias.*/table", ("position", "heads")),
+    (".*position.*/table", ("position", "embed")),
+    (".*embedding.*/table", ("vocabulary", "embed")),
     ("/output", ("vocabulary", "embed")),
     ("/logits/bias", ("vocabulary",)),
-    ("*/query/kernel", ("embed", "heads", "head_width")),
-    ("*/query/bias", ("heads", "head_width")),
-    ("*/key/kernel", ("embed", "heads", "head_width")),
-    ("*/key/bias", ("heads", "head_width")),
-    ("*/value/kernel", ("embed", "heads", "head_width")),
-    ("*/value/bias", ("heads", "head_width")),
-    ("*/output/kernel", ("heads", "head_width", "embed")),
-    ("*/output/bias", ("embed",)),
-    ("*/inner/kernel", ("embed", "hidden")),
-    ("*/inner/bias", ("hidden",)),
-    ("*/gate/kernel", ("embed", "hidden")),
-    ("*/gate/bias", ("hidden",)),
-    ("*/outer/kernel", ("hidden", "embed")),
-    ("*/outer/bias", ("embed",)),
-    ("*/state/kernel", ("embed", "hidden")),
-    ("*/memory/kernel", ("embed", "hidden")),
-    ("*/energy/kernel", ("hidden", "score")),
-    ("*/query_norm/scale", ("head_width",)),
-    ("*/key_norm/scale", ("head_width",)),
-    ("*/combined/kernel", ("embed", "hidden")),
-    ("*/initial/kernel", ("embed", "hidden")),
-    ("*/initial/bias", ("hidden",)),
-    ("*/readout/kernel", ("embed", "hidden")),
-    ("*/readout/bias", ("hidden",)),
-    # A gate of one of Flax's cells: r, z and n, or i, f, g and o.
-    ("*/[ih][rznifgo]/kernel", ("embed", "hidden")),
-    ("*/[ih][rznifgo]/bias", ("hidden",)),
-    ("*/dense/kernel", ("embed", "features")),
-    ("*/dense/bias", ("features",)),
-    ("*norm*/scale", ("embed",)),
-    ("*norm*/bias", ("embed",)),
+    (".*/(query|key)_norm/scale", ("head_width",)),
+    (".*norm.*/(scale|bias)", ("embed",)),
 )
 
 
@@ -98,24 +80,31 @@ def count_inputs(names: tuple[str, ...]) -> int:
 
 def _axes(path: tuple[Any, ...], leaf: Any) -> tuple[str, ...]:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    kernel, factor = name, name.rpartition("/")[2]
-    if factor in (DOWN, UP):
-        kernel = name.rpartition("/")[0]
-    for pattern, names in _NAMES:
-        if fnmatch.fnmatchcase(f"/{kernel.lower()}", pattern):
+    names = _name(f"/{name.lower()}")
+    if names is None:
+        raise ValueError(
+            f"the parameter {name} is not of a jaxformer module: pass only those, and"
+            " name the axes of other parameters yourself"
+        )
+    axes = (LAYERS, *names) if f"/{LAYERS}/" in f"/{name}" else names
+    if len(axes) != len(leaf.shape):
+        raise ValueError(
+            f"the parameter {name} should have the axes {axes}, and has the shape"
+            f" {leaf.shape}"
+        )
+    return axes
+
+
+def _name(path: str) -> tuple[str, ...] | None:
+    """Name the axes of a parameter without layers."""
+    for pattern, names in _KERNELS:
+        found = re.fullmatch(f".*/({pattern})/(bias|kernel(/{DOWN}|/{UP})?)", path)
+        if found:
             inputs = count_inputs(names)
-            if factor == DOWN:
-                names = (*names[:inputs], "rank")
-            elif factor == UP:
-                names = ("rank", *names[inputs:])
-            axes = (LAYERS, *names) if f"/{LAYERS}/" in f"/{name}" else names
-            if len(axes) != len(leaf.shape):
-                raise ValueError(
-                    f"the parameter {name} should have the axes {axes}, and has the"
-                    f" shape {leaf.shape}"
-                )
-            return axes
-    raise ValueError(
-        f"the parameter {name} is not of a jaxformer module: pass only those, and name"
-        " the axes of other parameters yourself"
-    )
+            return {
+                "kernel": names,
+                "bias": names[inputs:],
+                DOWN: (*names[:inputs], "rank"),
+                UP: ("rank", *names[inputs:]),
+            }[path.rpartition("/")[2]]
+    return next((names for way, names in _OTHERS if re.fullmatch(way, path)), None)

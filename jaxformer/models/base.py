@@ -22,7 +22,7 @@ from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, Positions
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Encoder
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Float, Int
 
 
 class AttentionWeights(NamedTuple):
@@ -52,9 +52,12 @@ class Model(nn.Module):
     # depends; None: JAX's first.
     device: Any = None
 
+    # How many arrays of tokens it reads; no field of the module, as it has no type.
+    sides = 1
+
     def example(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Return inputs that the parameters are drawn with."""
-        return (jax.ShapeDtypeStruct((1, 1), jnp.int32),)
+        return (jax.ShapeDtypeStruct((1, 1), jnp.int32),) * self.sides
 
     def setup(self) -> None:
         """Create the dropout of embeddings; each network creates the rest."""
@@ -73,8 +76,8 @@ class Model(nn.Module):
         config, name = self.config, f"{prefix}embedding_norm"
         where = Positions(
             *(config.positions, config.d_model, config.max_length),
-            *(config.scale_embedding and config.scale_positions,),
-            *(config.position_offset,),
+            scale=config.scale_embedding and config.scale_positions,
+            offset=config.position_offset,
             name=f"{prefix}positions",
         )
         norm = make_norm(config.layer, name) if config.embedding_norm else None
@@ -116,34 +119,46 @@ class Model(nn.Module):
 
     def check(
         self,
+        table: Embedding,
         tokens: Int[Array, "B T"],
-        vocabulary_size: int,
         segments: Int[Array, "B T"] | None = None,
     ) -> None:
         """Refuse known tokens out of range, padding before a token, and segments that
         do not match the tokens.
         """
         config = self.config
-        checks.check_tokens(tokens, max(vocabulary_size, config.pad_id + 1))
+        checks.check_tokens(tokens, max(table.vocabulary_size, config.pad_id + 1))
         checks.check_right_padding(tokens, config.pad_id)
         if segments is not None:
             checks.check_segments(
                 segments, tokens, pad_id=config.pad_id, max_length=config.max_length
             )
 
-    def shift(
-        self, target: Int[Array, "B T"], segments: Int[Array, "B T"] | None
+    def prepare(
+        self,
+        table: Embedding,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        *,
+        causal: bool = False,
+        shift: bool = False,
     ) -> tuple[Int[Array, "B T"], Int[Array, "*#B T"], SegmentMask]:
-        """Return the inputs that predict a target, one position to the left of it in
-        each segment, their positions, and which of them each one sees.
+        """Check tokens; return the inputs of a stack, their positions, and which of
+        them each one sees. With ``shift`` they are those that predict the tokens.
         """
-        inputs = shift_right(target, self.config.bos_id)
-        # The mask is shifted too: the first input is real even if bos_id is pad_id.
-        real = shift_right(target != self.config.pad_id, True)
-        place, seen = locate(real, segments, causal=True)
-        if segments is not None:
-            inputs = jnp.where(place == 0, self.config.bos_id, inputs)
-        return inputs, place, seen
+        self.check(table, tokens, segments)
+        bos_id, inputs = self.config.bos_id, tokens
+        real = tokens != self.config.pad_id
+        if shift:
+            inputs = shift_right(tokens, bos_id)
+            # The first input is real even if bos_id is pad_id.
+            real = shift_right(real, True)
+        if segments is None:
+            return inputs, jnp.arange(real.shape[1]), SegmentMask(real, causal=causal)
+        place = positions.segment_positions(segments)
+        if shift:
+            inputs = jnp.where(place == 0, bos_id, inputs)
+        return inputs, place, SegmentMask(segments, segments, causal=causal)
 
     def choose_backend(self, backend: str | None, length: int, *, train: bool) -> str:
         """Return how attention is computed, see
@@ -151,6 +166,12 @@ class Model(nn.Module):
         """
         backend = backend or self.config.attention_backend
         return choose_backend(self, backend, length, train=train)
+
+    def hidden(self, *tokens: Any, **how: Any) -> tuple[Float[Array, "*B D"], Any]:
+        """Return the output of the last layer and the attention weights; each network
+        has its own.
+        """
+        raise NotImplementedError
 
     def output_layer(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
         """Return the table and, if there is one, the bias of :meth:`logits`."""
@@ -169,9 +190,7 @@ class EncoderDecoder(Model):
     ``empty_cache`` and ``step``.
     """
 
-    def example(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Return inputs that the parameters are drawn with."""
-        return super().example() * 2
+    sides = 2
 
     def make_tables(self) -> tuple[Embedding, Embedding]:
         """Create the tables of source and target, which may be one, and the output
@@ -185,21 +204,6 @@ class EncoderDecoder(Model):
             target = self.make_table(config.vocabulary_size, "target_embedding")
         self.make_output(target)
         return source, target
-
-    def hidden(
-        self,
-        source: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        source_segments: Int[Array, "B S"] | None = None,
-        target_segments: Int[Array, "B T"] | None = None,
-        *,
-        train: bool = False,
-        backend: str | None = None,
-    ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
-        """Return the input of :meth:`logits` for each target token, and the attention
-        weights. Without a ``backend`` it is that of the configuration.
-        """
-        raise NotImplementedError
 
     def __call__(
         self,
@@ -288,39 +292,32 @@ class OneStack(Model):
     def run(
         self,
         tokens: Int[Array, "B T"],
-        place: Int[Array, "*#B T"],
-        seen: SegmentMask,
+        segments: Int[Array, "B T"] | None = None,
         types: Int[Array, "B T"] | None = None,
         *,
+        causal: bool = False,
+        shift: bool = False,
         train: bool = False,
         backend: str | None = None,
     ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B H T T"] | None]]:
         """Return the output of the stack and each layer's attention weights.
 
         Args:
-            tokens: the input.
-            place: positions of the tokens.
-            seen: what each of them attends to.
+            tokens: padded on the right.
+            segments: of packed rows, or None.
             types: kinds of segments, or None.
+            causal: whether no position reads a later one.
+            shift: whether the input is shifted right, so that tokens are predicted.
             train: whether dropout is active.
             backend: how attention is computed; None: as the configuration says.
         """
+        inputs, place, seen = self.prepare(
+            self.side.table, tokens, segments, causal=causal, shift=shift
+        )
         how = self.choose_backend(backend, tokens.shape[1], train=train)
-        x = self.embed(self.side, tokens, place, types, train=train)
+        x = self.embed(self.side, inputs, place, types, train=train)
         x, weights = self.stack(x, seen, train=train, backend=how)
         return keep_rows(x), weights
-
-
-def locate(
-    real: Bool[Array, "B T"], segments: Int[Array, "B T"] | None, *, causal: bool
-) -> tuple[Int[Array, "*#B T"], SegmentMask]:
-    """Return the positions of tokens, which begin at 0 in each segment, and which
-    tokens each one sees: the real ones, or those of its segment.
-    """
-    if segments is None:
-        return jnp.arange(real.shape[1]), SegmentMask(real, causal=causal)
-    seen = SegmentMask(segments, segments, causal=causal)
-    return positions.segment_positions(segments), seen
 
 
 def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:

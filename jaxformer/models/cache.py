@@ -58,29 +58,24 @@ def empty_cache(
         config: of the model.
         rows: hypotheses of all sentences.
         length: positions.
-        beam_size: W, how many adjacent hypotheses share a row of keys and values. If
-            hypotheses are reordered within a sentence, those of a sentence should:
-            then only ``ancestors`` are reordered.
+        beam_size: W, how many adjacent hypotheses share a row of keys and values; it
+            divides ``rows``. If hypotheses are reordered within a sentence, those of a
+            sentence should: then only ``ancestors`` are reordered.
         before: further positions for what the hypotheses begin with; see
             :func:`begin_with`.
 
     Raises:
-        InputError: the length is beyond ``config.max_length``, or the beam size does
-            not divide the rows.
+        InputError: the length is beyond ``config.max_length``.
     """
-    if rows % beam_size:
-        raise InputError(f"{rows} rows are not a multiple of beam_size {beam_size}")
     if length > config.max_length:
         raise InputError(
             f"decoding {length} positions needs more than the model's"
             f" {config.max_length}; lower max_extra_length or train with a larger"
             " model.max_length"
         )
-    d_k = config.d_k or config.d_model // config.num_heads
-    d_v = config.d_v or config.d_model // config.num_heads
     dtype = cache_dtype(jnp.dtype(config.dtype))
     heads = config.num_key_value_heads or config.num_heads
-    sizes = rows // beam_size, heads, d_k, d_v
+    sizes = rows // beam_size, heads, *config.head_widths
     return Cache(
         [
             empty_spans(*sizes, width=beam_size, length=before + length, dtype=dtype)
@@ -107,22 +102,17 @@ def begin_with(
     width, groups = rows // shared, shared // read.shape[0]
 
     def fill(spans: Spans, store: KeyValueStore) -> Spans:
-        # The first hypothesis of each position has it.
-        keys = jnp.repeat(store.keys, groups, axis=0)
-        values = jnp.repeat(store.values, groups, axis=0)
+        keys, values = (jnp.repeat(x, groups, axis=0) for x in store)
         filled, begin = [], 0
         for span in spans:
-            end = begin + span.values.shape[2]
-            first, last = -(-begin // width), min(-(-end // width), positions)
-            place = slice(first * width - begin, last * width - begin, width)
-            part = slice(first, last)
+            end = min(begin + span.values.shape[2] // width, positions)
+            # The first hypothesis of each position has it.
+            place = slice(0, (end - begin) * width, width)
             filled.append(
                 KeyValueStore(
-                    span.keys.at[..., place].set(keys[..., part]),
-                    span.values.at[:, :, place].set(values[:, :, part]),
+                    span.keys.at[..., place].set(keys[..., begin:end]),
+                    span.values.at[:, :, place].set(values[:, :, begin:end]),
                 )
-                if first < last
-                else span
             )
             begin = end
         return tuple(filled)

@@ -19,27 +19,18 @@ from jaxformer.nn.embedding import IN_ATTENTION, LAYOUTS
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 
-TIED_EMBEDDINGS = ("all", "target", "none")
 HEADS = (
     *("none", "pooled", "words", "words_and_next"),
     *("classification", "tagging", "span"),
 )
 """What reads the output of an encoder-only model."""
-NETWORKS = ("transformer", "bahdanau", "luong")
-SCORES = ("dot", "general", "concat")
-"""The scores of attention in Luong's network."""
-DTYPES = ("float32", "bfloat16", "float16")
-# Keys of layers that a recurrent network has not. norm_epsilon, scale_positions,
+# Keys that a recurrent network has not. norm_epsilon, rotary_base, scale_positions,
 # attention_backend and the activations of heads decide nothing without them, and
 # max_length is a limit of the data.
-_OF_TRANSFORMERS = (
-    "attention_score",
-    *("d_ff", "num_heads", "d_k", "d_v", "activation", "norm_order", "embedding_norm"),
-    *("attention_dropout_rate", "activation_dropout_rate", "positions"),
-    *("position_offset", "segment_types", "rematerialization", "scan_layers"),
-    *("norm", "biases", "num_key_value_heads", "query_key_norm", "position_bias"),
-    *("attention_window", "layer_drop_rate"),
-)
+_OF_TRANSFORMERS = {field.name for field in dataclasses.fields(LayerConfig)}
+_OF_TRANSFORMERS -= {"d_model", "dropout_rate", "norm_epsilon", "rotary_base"}
+_OF_TRANSFORMERS |= {"positions", "position_offset", "embedding_norm", "segment_types"}
+_OF_TRANSFORMERS |= {"rematerialization", "scan_layers"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +86,7 @@ class TransformerConfig:
     max_length: int = key(1024, least=1, most=2**20)
     # all: source, target and output share one table (section 3.4); target: target and
     # output do; none.
-    tied_embeddings: str = key("all", choices=TIED_EMBEDDINGS)
+    tied_embeddings: str = key("all", choices=("all", "target", "none"))
     # The number of the first position: 2 in BART, mBART and M2M-100, which count from
     # the id after padding. A table of learned positions has as many rows more.
     position_offset: int = key(0, least=0, most=2**20)
@@ -123,7 +114,9 @@ class TransformerConfig:
     # Compute dtype: float32, bfloat16, or float16 for devices without bfloat16, with
     # loss scaling (training.loss_scale). Parameters, softmax, norms and losses are
     # always float32.
-    dtype: str = key("float32", choices=DTYPES, changes="speed")
+    dtype: str = key(
+        "float32", choices=("float32", "bfloat16", "float16"), changes="speed"
+    )
     # How attention is computed: auto (the device's kernel where it takes type, widths
     # and lengths, else plain), plain (matmuls and a softmax), cudnn (half precision
     # on GPUs of compute capability 8.0 or higher) or pallas (TPUs). Kernels keep no
@@ -176,23 +169,24 @@ class TransformerConfig:
     # (RNNsearch: GRUs of one layer, additive attention; Bahdanau et al. 2015) or luong
     # (LSTMs of as many layers on both sides, input feeding; Luong et al. 2015). Their
     # layers have no other key than the dropout_rate.
-    network: str = key("transformer", choices=NETWORKS)
+    network: str = key("transformer", choices=("transformer", "bahdanau", "luong"))
     # Score of the attention of luong, of its state h and a position s of the source:
     # dot (h . s), general (h . W s) or concat (v . tanh(W [h; s])).
-    attention_score: str = key("general", choices=SCORES)
+    attention_score: str = key("general", choices=("dot", "general", "concat"))
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("model", self)
         self._check_stacks()
+        score = self.attention_score
+        if self.network != "luong" and score != TransformerConfig.attention_score:
+            raise InputError(
+                f"model.attention_score={score} is of model.network=luong, and this is"
+                f" {self.network}: leave it out"
+            )
         if self.network != "transformer":
             self._check_recurrent()
             return
-        if self.attention_score != TransformerConfig.attention_score:
-            raise InputError(
-                f"model.attention_score={self.attention_score} is of"
-                " model.network=luong, and this is transformer: leave it out"
-            )
         try:
             self.layer  # noqa: B018 - checks the heads
         except InputError as error:
@@ -215,8 +209,7 @@ class TransformerConfig:
                 " model.num_decoder_layers=0, or model.head=none"
             )
         # One stack may have no padding in its vocabulary: the id after it.
-        spare = not all(stacks)
-        sizes = {"pad_id": self.text_vocabulary_size + spare}
+        sizes = {"pad_id": self.text_vocabulary_size + 1}
         if all(stacks):
             sizes["pad_id"] = min(self.vocabulary_size, self.text_vocabulary_size)
         if self.num_decoder_layers:
@@ -240,9 +233,9 @@ class TransformerConfig:
 
     def _check_recurrent(self) -> None:
         changed = [
-            f"model.{name}={getattr(self, name)}"
-            for name in _OF_TRANSFORMERS[self.network == "luong" :]
-            if getattr(self, name) != getattr(TransformerConfig, name)
+            f"model.{name}={value}"
+            for name, value in vars(self).items()
+            if name in _OF_TRANSFORMERS and value != getattr(TransformerConfig, name)
         ]
         if changed:
             raise InputError(
@@ -268,6 +261,12 @@ class TransformerConfig:
     def attention_layers(self) -> int:
         """Layers of the decoder that attend to a source."""
         return self.num_decoder_layers if self.network == "transformer" else 1
+
+    @property
+    def head_widths(self) -> tuple[int, int]:
+        """Widths of a head: d_k of queries and keys, d_v of values."""
+        width = self.d_model // self.num_heads
+        return self.d_k or width, self.d_v or width
 
     @property
     def text_vocabulary_size(self) -> int:
@@ -323,14 +322,8 @@ def later_blocks(config: TransformerConfig) -> dict[str, Any]:
     names = [
         *("norm", "biases", "num_key_value_heads", "query_key_norm"),
         *("position_bias", "attention_window"),
+        *("activation",) * (config.activation in GATED),
+        *("positions",) * (config.positions in IN_ATTENTION),
     ]
-    if config.activation in GATED:
-        names.append("activation")
-    if config.positions in IN_ATTENTION:
-        names.append("positions")
-    default = TransformerConfig()
-    return {
-        name: getattr(config, name)
-        for name in names
-        if getattr(config, name) != getattr(default, name)
-    }
+    own = {name: getattr(config, name) for name in names}
+    return {k: v for k, v in own.items() if v != getattr(TransformerConfig, k)}

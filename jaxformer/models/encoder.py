@@ -5,9 +5,20 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jaxformer.models import checks
-from jaxformer.models.base import OneStack, locate
+from jaxformer.models.base import OneStack
 from jaxformer.nn.heads import Classifier, Pooler, WordTransform
 from jaxformer.typing import Array, Float, Int
+
+# The methods that each head of the configuration has.
+_HEADS = {
+    "none": (),
+    "pooled": ("pool",),
+    "words": ("words",),
+    "words_and_next": ("words", "next"),
+    "classification": ("classify",),
+    "tagging": ("tag",),
+    "span": ("find_span",),
+}
 
 
 class TextEncoder(OneStack):
@@ -29,27 +40,21 @@ class TextEncoder(OneStack):
     """
 
     def setup(self) -> None:
-        """Create the stack and its heads."""
+        """Create the stack, and every head: those in use have parameters."""
         super().setup()
-        config = self.config
-        head, width, rate = config.head, config.d_model, config.dropout_rate
-        if self.reads_words:
-            self.word_transform = WordTransform(
-                width, config.head_activation, config.norm_epsilon
-            )
-        if head in ("pooled", "words_and_next", "classification"):
-            self.pooler = Pooler(width, config.pooler_activation)
-        if head == "words_and_next":
-            self.next_text = Classifier(width, 2)
-        if head in ("classification", "tagging"):
-            self.classifier = Classifier(width, config.vocabulary_size, rate)
-        if head == "span":
-            self.span = Classifier(width, 2)
+        config, width = self.config, self.config.d_model
+        self.word_transform = WordTransform(
+            width, config.head_activation, config.norm_epsilon
+        )
+        self.pooler = Pooler(width, config.pooler_activation)
+        self.next_text = Classifier(width, 2)
+        self.classifier = Classifier(width, config.vocabulary_size, config.dropout_rate)
+        self.span = Classifier(width, 2)
 
     @property
     def reads_words(self) -> bool:
         """Whether the model predicts masked words."""
-        return self.config.head in ("words", "words_and_next")
+        return "words" in _HEADS[self.config.head]
 
     def __call__(
         self,
@@ -77,8 +82,9 @@ class TextEncoder(OneStack):
                 range, padding before a token or segments that do not match the tokens.
         """
         x, _ = self.hidden(tokens, types, segments, train=train)
-        if self.is_initializing():
-            self._touch(x)
+        if self.is_initializing():  # heads draw their parameters at their first use
+            for head in _HEADS[self.config.head]:
+                getattr(self, head)(x)
         return x
 
     def hidden(
@@ -93,14 +99,12 @@ class TextEncoder(OneStack):
         """Return the output and the attention weights, which only the ``backend``
         ``plain`` has.
         """
-        config = self.config
-        self.check(tokens, config.text_vocabulary_size, segments)
+        eos_id, kinds = self.config.eos_id, self.config.segment_types
         if types is not None:
-            checks.check_kinds(types, config.segment_types)
-        if types is None and segments is None and config.eos_id is not None:
-            types = _pair_types(tokens, config.eos_id, config.segment_types)
-        where = locate(tokens != config.pad_id, segments, causal=False)
-        return self.run(tokens, *where, types, train=train, backend=backend)
+            checks.check_kinds(types, kinds)
+        elif segments is None and eos_id is not None and kinds > 1:
+            types = _pair_types(tokens, eos_id)
+        return self.run(tokens, segments, types, train=train, backend=backend)
 
     def words(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Compute the logit of each word at (masked) positions of the output."""
@@ -134,27 +138,10 @@ class TextEncoder(OneStack):
         """
         return self.span(x)
 
-    def _touch(self, x: Float[Array, "B S D"]) -> None:
-        """Run the heads once: they draw their parameters when they are first used."""
-        heads = {
-            "pooled": (self.pool,),
-            "words": (self.words,),
-            "words_and_next": (self.words, self.next),
-            "classification": (self.classify,),
-            "tagging": (self.tag,),
-            "span": (self.find_span,),
-        }
-        for head in heads.get(self.config.head, ()):
-            head(x)
 
-
-def _pair_types(
-    tokens: Int[Array, "B S"], eos_id: int, kinds: int
-) -> Int[Array, "B S"] | None:
+def _pair_types(tokens: Int[Array, "B S"], eos_id: int) -> Int[Array, "B S"]:
     """Count the ends of texts before each token: 0 in the first text, 1 in the second
     (Devlin et al. 2019, section 3.2).
     """
-    if kinds < 2:
-        return None
     ends = jnp.cumsum(tokens == eos_id, axis=1)[:, :-1]
     return jnp.minimum(jnp.pad(ends, ((0, 0), (1, 0))), 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,15 +45,9 @@ def slots(batch: Mapping[str, np.ndarray], *, predicted: float = 1.0) -> Work:
         batch: ``source`` [B, S] and ``target`` [B, T], or one of them.
         predicted: the share of the target that has logits, as masked words do.
     """
-    rows, target = batch["target"].shape
-    source = batch.get("source", batch["target"]).shape[1]
-    return Work(
-        rows * source,
-        rows * target * predicted,
-        rows * source**2,
-        rows * target**2,
-        rows * source * target,
-    )
+    shapes = {side: batch[side].shape for side in batch.keys() & {"source", "target"}}
+    lengths = {side: np.full(rows, width) for side, (rows, width) in shapes.items()}
+    return _work(lengths, predicted)
 
 
 def tokens(
@@ -67,30 +61,25 @@ def tokens(
         pad_id: the id of padding.
         predicted: the share of the target that has logits, as masked words do.
     """
-    target = _lengths(batch, "target", pad_id)
-    source = _lengths(batch, "source", pad_id) if "source" in batch else target
+    # Segments are numbered from 1, and 0 is padding; both sides of a row have the same.
+    rows, most = np.arange(len(batch["target"]))[:, None], 1
+    for name in batch.keys() & {"source_segments", "target_segments"}:
+        most = max(most, int(batch[name].max(initial=0)))
+    lengths = {}
+    for side in batch.keys() & {"source", "target"}:
+        real = batch[side] != pad_id
+        sentences = rows * (most + 1) + batch.get(f"{side}_segments", real)
+        lengths[side] = np.bincount(sentences[real], minlength=rows.size * (most + 1))
+    return _work(lengths, predicted)
+
+
+def _work(lengths: Mapping[str, np.ndarray], predicted: float) -> Work:
+    target = lengths["target"]
+    source = lengths.get("source", target)
     return Work(
         float(source.sum()),
         float(target.sum()) * predicted,
-        float((source * source).sum()),
-        float((target * target).sum()),
-        float((source * target).sum()),
-    )
-
-
-def _lengths(batch: Mapping[str, np.ndarray], side: str, pad_id: int) -> np.ndarray:
-    """Count the tokens of each sentence: [B, 1], or [B, N] for packed rows of up to N
-    sentences.
-    """
-    real = batch[side] != pad_id
-    if f"{side}_segments" not in batch:
-        return real.sum(axis=1, keepdims=True, dtype=np.int64)
-    # Segments are numbered from 1, and 0 is padding; both sides of a row have the same.
-    names = (f"{name}_segments" for name in ("source", "target"))
-    most = max(int(batch[name].max(initial=0)) for name in names if name in batch)
-    sentences = (most + 1) * np.arange(len(real))[:, None] + batch[f"{side}_segments"]
-    return np.bincount(sentences[real], minlength=(most + 1) * len(real)).reshape(
-        len(real), most + 1
+        *(float(source @ source), float(target @ target), float(source @ target)),
     )
 
 
@@ -107,12 +96,10 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
     if config.network != "transformer":
         return _recurrent_flops(config, work)
     width, heads = config.d_model, config.num_heads
-    d_k = config.d_k or width // heads
-    d_v = config.d_v or width // heads
-    queries = 2.0 * width * heads * (d_k + d_v)  # a position's query and output
+    pair = 2.0 * heads * sum(config.head_widths)  # a score, and its share of the output
+    queries = width * pair  # a position's query and output
     groups = config.num_key_value_heads or heads
-    keys = 2.0 * width * groups * (d_k + d_v)  # its key and value
-    pair = 2.0 * heads * (d_k + d_v)  # a score, and its share of the output
+    keys = queries * groups / heads  # its key and value
     kernels = 3 if config.activation in GATED else 2
     feed_forward = 2.0 * kernels * width * config.d_ff
     encoder = work.source * (queries + keys + feed_forward) + work.source_pairs * pair
@@ -131,25 +118,22 @@ def _recurrent_flops(config: TransformerConfig, work: Work) -> float:
     """Count one forward pass of a recurrent network, without the first state of
     RNNsearch's decoder, a map of one position a sentence.
     """
-    width = config.d_model
+    width, score = config.d_model, config.attention_score
     square = 2.0 * width * width  # a map from d_model to d_model
-    logits = 2.0 * work.target * width * config.vocabulary_size
     if config.network == "bahdanau":
         # Two GRUs of three gates, and the alignment's map of both states.
-        source = 2 * 3 * (1 + 1) * square + 2 * square
+        source = 2 * 3 * (1 + 1) + 2
         # The query, a GRU that reads word and context, and the readout.
-        target = square + 3 * (3 + 1) * square + 2 * 4 * square
-        pair = 2.0 * width + 2.0 * 2 * width
+        target = 1 + 3 * (3 + 1) + 2 * 4
+        pair = 2.0 * width * (1 + 2)
     else:
-        score = config.attention_score
-        below = config.num_encoder_layers - 1
-        source = 4 * (1 + 1) * square * (1 + below) + (score == "concat") * square
-        target = 4 * (2 + 1) * square + 4 * (1 + 1) * square * below + 2 * square
-        target += (score != "dot") * square
-        pair = 2.0 * width + 2.0 * width
-    return (
-        work.source * source + work.target * target + work.cross_pairs * pair + logits
-    )
+        below = 4 * (1 + 1) * (config.num_encoder_layers - 1)
+        source = 4 * (1 + 1) + below + (score == "concat")
+        target = 4 * (2 + 1) + below + 2 + (score != "dot")
+        pair = 2.0 * width * (1 + 1)
+    logits = 2.0 * work.target * width * config.vocabulary_size
+    maps = work.source * source + work.target * target
+    return maps * square + work.cross_pairs * pair + logits
 
 
 def training_flops(config: TransformerConfig, work: Work, *, passes: int = 1) -> float:
@@ -169,44 +153,29 @@ def training_flops(config: TransformerConfig, work: Work, *, passes: int = 1) ->
 # (2023), without sparsity, and Google's "Cloud TPU system architecture" of v2 to v6e, a
 # chip. float32 is JAX's default precision for float32 matmuls: TF32 from A100 on, one
 # pass of bfloat16 on TPUs. V100 and T4 have no bfloat16.
-_SXM_HOPPER = {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}
-_NVL_HOPPER = {"bfloat16": 835.5, "float16": 835.5, "float32": 417.5}
-_PEAKS: tuple[tuple[str, Mapping[str, float]], ...] = (
-    (r"\bMIG\b", {}),  # a part of a device, of unknown size
-    (r"\bH100 PCIe\b", {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0}),
-    (r"\bH[12]00 NVL\b", _NVL_HOPPER),
-    (r"\bH[12]00\b", _SXM_HOPPER),
-    (r"\bA100\b", {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0}),
-    (r"\bV100-PCIE\b", {"float16": 112.0, "float32": 14.0}),
-    (r"\bV100\b", {"float16": 125.0, "float32": 15.7}),
-    (r"\bL4\b", {"bfloat16": 121.0, "float16": 121.0, "float32": 60.0}),
-    (r"\bT4\b", {"float16": 65.0, "float32": 8.1}),
+_DTYPES: tuple[str, ...] = ("bfloat16", "float16", "float32")
+_PEAKS: tuple[tuple[str, tuple[float | None, ...]], ...] = (
+    (r"\bMIG\b", ()),  # a part of a device, of unknown size
+    (r"\bH100 PCIe\b", (756.0, 756.0, 378.0)),
+    (r"\bH[12]00 NVL\b", (835.5, 835.5, 417.5)),
+    (r"\bH[12]00\b", (989.4, 989.4, 494.7)),
+    (r"\bA100\b", (312.0, 312.0, 156.0)),
+    (r"\bV100-PCIE\b", (None, 112.0, 14.0)),
+    (r"\bV100\b", (None, 125.0, 15.7)),
+    (r"\bL4\b", (121.0, 121.0, 60.0)),
+    (r"\bT4\b", (None, 65.0, 8.1)),
     # A device of JAX is one of the two cores of a chip of v2 and v3, and the whole chip
     # from v4 on.
-    (r"^TPU v2$", {"bfloat16": 45.0 / 2, "float32": 45.0 / 2}),
-    (r"^TPU v3$", {"bfloat16": 123.0 / 2, "float32": 123.0 / 2}),
-    (r"^TPU v4$", {"bfloat16": 275.0, "float32": 275.0}),
-    (r"^TPU v5( lite|e)$", {"bfloat16": 197.0, "float32": 197.0}),
-    (r"^TPU v5p?$", {"bfloat16": 459.0, "float32": 459.0}),
-    (r"^TPU v6( lite|e)$", {"bfloat16": 918.0, "float32": 918.0}),
+    (r"^TPU v2$", (45.0 / 2, None, 45.0 / 2)),
+    (r"^TPU v3$", (123.0 / 2, None, 123.0 / 2)),
+    (r"^TPU v4$", (275.0, None, 275.0)),
+    (r"^TPU v5( lite|e)$", (197.0, None, 197.0)),
+    (r"^TPU v5p?$", (459.0, None, 459.0)),
+    (r"^TPU v6( lite|e)$", (918.0, None, 918.0)),
 )
 
 
-class Device(Protocol):
-    """A device of JAX."""
-
-    @property
-    def platform(self) -> str:
-        """``cpu``, ``gpu`` or ``tpu``."""
-        ...
-
-    @property
-    def device_kind(self) -> str:
-        """The vendor's name."""
-        ...
-
-
-def peak_flops(device: Device, dtype: str) -> float | None:
+def peak_flops(device: Any, dtype: str) -> float | None:
     """Return the published peak of a device in operations per second; None for CPUs and
     unknown devices.
 
@@ -218,5 +187,6 @@ def peak_flops(device: Device, dtype: str) -> float | None:
         return None
     for pattern, peaks in _PEAKS:
         if re.search(pattern, device.device_kind):
-            return peaks[dtype] * 1e12 if dtype in peaks else None
+            peak = dict(zip(_DTYPES, peaks, strict=False)).get(dtype)
+            return peak and peak * 1e12
     return None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxformer.functional.masks import SegmentMask
-from jaxformer.models.base import OneStack, locate
+from jaxformer.models.base import OneStack
 from jaxformer.models.cache import Cache, begin_with, empty_cache, find_slots
 from jaxformer.nn.cache import KeyValueStore
 from jaxformer.typing import Array, Bool, Float, Int
@@ -81,9 +81,8 @@ class LanguageModel(OneStack):
         """Return the input of :meth:`logits` for each token to predict, and the
         attention weights, which only the ``backend`` ``plain`` has.
         """
-        self.check(tokens, self.config.text_vocabulary_size, segments)
-        where = self.shift(tokens, segments)
-        return self.run(*where, train=train, backend=backend)
+        how = {"train": train, "backend": backend}
+        return self.run(tokens, segments, causal=True, shift=True, **how)
 
     def read(
         self, tokens: Int[Array, "B T"], *, backend: str | None = None
@@ -91,9 +90,7 @@ class LanguageModel(OneStack):
         """Predict the token after each of these, without a ``config.bos_id`` before
         them.
         """
-        self.check(tokens, self.config.text_vocabulary_size)
-        where = locate(tokens != self.config.pad_id, None, causal=True)
-        x, _ = self.run(tokens, *where, backend=backend)
+        x, _ = self.run(tokens, causal=True, backend=backend)
         return self.logits(x)
 
     def start(self, prompt: Int[Array, "B T"]) -> Prompt:
@@ -102,7 +99,7 @@ class LanguageModel(OneStack):
         Args:
             prompt: padded on the right; an empty row begins with ``config.bos_id``.
         """
-        self.check(prompt, self.config.text_vocabulary_size)
+        self.check(self.side.table, prompt)
         if prompt.shape[1] == 1:  # attention needs a key
             padding = self.config.pad_id
             prompt = jnp.pad(prompt, ((0, 0), (0, 1)), constant_values=padding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxformer.errors import InputError
 from jaxformer.kernels.elementwise import dropout
 from jaxformer.models.axis_names import DOWN, LAYERS, UP, count_inputs, logical_axes
-from jaxformer.typing import Array, Float, Key, Parameters
+from jaxformer.typing import Array, Key, Parameters
 
 
 @flax.struct.dataclass
@@ -46,8 +47,8 @@ class Adapted:
                 features = jnp.ones((*down.shape[:-1], 1), down.dtype)
                 one = jax.random.fold_in(key, number)
                 down = down * dropout(features, dropout_rate, one)
-            change = self.scale * _product(down, up, LAYERS in path)
-            kernels[path] = kernels[path] + change
+            product = jax.vmap(_product) if LAYERS in path else _product
+            kernels[path] = kernels[path] + self.scale * product(down, up)
         return unflatten_dict(kernels)
 
 
@@ -91,16 +92,9 @@ def draw_adapters(kernels: Parameters, rank: int, key: Key) -> Parameters:
     return unflatten_dict(drawn)
 
 
+# In full precision.
+_product = functools.partial(jnp.tensordot, axes=1, precision="highest")
+
+
 def _flatten(tree: Parameters) -> dict[tuple[str, ...], Any]:
     return cast(dict[tuple[str, ...], Any], flatten_dict(tree))
-
-
-def _product(
-    down: Float[Array, "..."], up: Float[Array, "..."], stacked: bool
-) -> Float[Array, "..."]:
-    """Multiply A and B, of each layer where they are stacked, in full precision."""
-    batch = tuple(range(stacked))
-    contract = (down.ndim - 1,), (len(batch),)
-    return jax.lax.dot_general(
-        down, up, (contract, (batch, batch)), precision=jax.lax.Precision.HIGHEST
-    )

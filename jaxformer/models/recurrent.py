@@ -99,8 +99,8 @@ class RecurrentNetwork(EncoderDecoder):
                 f"model.network={config.network} reads one sentence a row, without"
                 " segments: set data.packing=False"
             )
-        memory = self.encode(source, train=train)
-        self.check(target, config.vocabulary_size)
+        memory = self.start(source, train=train)
+        self.check(self.target, target)
         x = self._embed(self.target, shift_right(target, config.bos_id), train)
         seen, weights = recurrent.unroll(
             self.decoder, memory.states, x, memory.source, train=train
@@ -108,11 +108,11 @@ class RecurrentNetwork(EncoderDecoder):
         x = keep_rows(self.decoder.read(seen, train=train))
         return x, AttentionWeights([], [], [weights[:, None]])
 
-    def encode(
+    def start(
         self, source: Int[Array, "B S"], *, train: bool = False
     ) -> RecurrentMemory:
         """Annotate the source, and compute the first states of the decoder."""
-        self.check(source, self.config.text_vocabulary_size)
+        self.check(self.source, source)
         mask = masks.padding_mask(source, self.config.pad_id)
         x = self._embed(self.source, source, train)
         memory, last = self.encoder(x, mask[:, 0, 0].sum(axis=1), train=train)
@@ -120,10 +120,6 @@ class RecurrentNetwork(EncoderDecoder):
         keys = self.decoder.attention.project(memory, self.config.d_model)
         annotations = recurrent.Annotations(memory, keys, mask)
         return RecurrentMemory(annotations, self.decoder.begin(last))
-
-    def start(self, source: Int[Array, "B S"]) -> RecurrentMemory:
-        """Encode the source for a search."""
-        return self.encode(source)
 
     def empty_cache(
         self, memory: RecurrentMemory, rows: int, length: int, beam_size: int = 1

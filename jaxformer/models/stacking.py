@@ -7,7 +7,6 @@ layers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ import jax.numpy as jnp
 from jaxformer.errors import InputError
 from jaxformer.typing import Array, PyTree
 
-_LOOPED = re.compile(r"layer_(\d+)")
 _SCANNED = "layers"
 
 
@@ -38,11 +36,7 @@ def stack_layers(tree: PyTree) -> PyTree:
         >>> stack_layers({"encoder": layers})["encoder"]["layers"]["bias"].shape
         (2, 3)
     """
-    return jax.tree.map(
-        lambda node: _stacked(node) if _is_looped(node) else node,
-        tree,
-        is_leaf=_is_looped,
-    )
+    return _map_stacks("layer_0", _stacked, tree)
 
 
 def unstack_layers(tree: PyTree) -> PyTree:
@@ -52,67 +46,59 @@ def unstack_layers(tree: PyTree) -> PyTree:
         InputError: a stack without arrays, such as the moments of frozen parameters, or
             arrays with different numbers of layers.
     """
-    return jax.tree.map(
-        lambda node: _unstacked(node) if _is_scanned(node) else node,
-        tree,
-        is_leaf=_is_scanned,
-    )
+    return _map_stacks(_SCANNED, _unstacked, tree)
 
 
-def _is_looped(node: Any) -> bool:
-    return isinstance(node, Mapping) and "layer_0" in node
+def _map_stacks(
+    name: str, function: Callable[[Mapping[str, Any]], PyTree], tree: PyTree
+) -> PyTree:
+    """Apply a function to every stack, which has layers of a name."""
 
+    def is_stack(node: Any) -> bool:
+        return isinstance(node, Mapping) and name in node
 
-def _is_scanned(node: Any) -> bool:
-    return isinstance(node, Mapping) and _SCANNED in node
+    def apply(node: Any) -> Any:
+        return function(node) if is_stack(node) else node
+
+    return jax.tree.map(apply, tree, is_leaf=is_stack)
 
 
 def _stacked(stack: Mapping[str, Any]) -> dict[str, Any]:
-    layers = [
-        stack[f"layer_{index}"]
-        for index in range(sum(_LOOPED.fullmatch(name) is not None for name in stack))
-    ]
-    kinds = [
-        (jax.tree.structure(layer), [leaf.shape for leaf in jax.tree.leaves(layer)])
-        for layer in layers
-    ]
-    for index, kind in enumerate(kinds):
-        if kind != kinds[0]:
+    rest = dict(stack)
+    layers = []
+    while (name := f"layer_{len(layers)}") in rest:
+        layers.append(rest.pop(name))
+    shapes = [jax.tree.map(lambda leaf: leaf.shape, layer) for layer in layers]
+    for index, shape in enumerate(shapes):
+        if shape != shapes[0]:
             raise InputError(
                 f"only equal layers can be stacked, and layer_{index} has other"
                 " parameters than layer_0: keep model.scan_layers=False, or freeze all"
                 " layers of a stack"
             )
-    rest = {
-        name: part for name, part in stack.items() if _LOOPED.fullmatch(name) is None
-    }
-    return {
-        **rest,
-        _SCANNED: jax.tree.map(
-            lambda *leaves: _call(lambda *x: jnp.stack(x), *leaves), *layers
-        ),
-    }
+    return {**rest, _SCANNED: _call(lambda *x: jnp.stack(x), *layers)}
 
 
 def _unstacked(stack: Mapping[str, Any]) -> dict[str, Any]:
-    counts = {leaf.shape[0] for leaf in jax.tree.leaves(stack[_SCANNED])}
+    rest = dict(stack)
+    layers = rest.pop(_SCANNED)
+    counts = {leaf.shape[0] for leaf in jax.tree.leaves(layers)}
     if len(counts) != 1:
         raise InputError(
             "scanned layers have arrays with one leading axis, the number of layers,"
             f" not {sorted(counts)}: pass a tree whose stacks have such arrays"
         )
-
-    def layer(index: int) -> PyTree:
-        return jax.tree.map(
-            lambda leaf: _call(lambda x: x[index], leaf), stack[_SCANNED]
-        )
-
-    rest = {name: part for name, part in stack.items() if name != _SCANNED}
-    return {**rest, **{f"layer_{index}": layer(index) for index in range(counts.pop())}}
+    for index in range(counts.pop()):
+        rest[f"layer_{index}"] = _call(lambda x, index=index: x[index], layers)
+    return rest
 
 
-def _call(function: Callable[..., Array], *leaves: Any) -> Any:
-    """Call a function of arrays, or evaluate its shape for abstract ones."""
-    if isinstance(leaves[0], jax.ShapeDtypeStruct):
-        return jax.eval_shape(function, *leaves)
-    return function(*leaves)
+def _call(function: Callable[..., Array], *trees: PyTree) -> PyTree:
+    """Map a function of arrays over trees, or evaluate its shape for abstract ones."""
+
+    def call(*leaves: Any) -> Any:
+        if isinstance(leaves[0], jax.ShapeDtypeStruct):
+            return jax.eval_shape(function, *leaves)
+        return function(*leaves)
+
+    return jax.tree.map(call, *trees)

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxformer.errors import InputError
 from jaxformer.functional import masks
 from jaxformer.functional.masks import SegmentMask
-from jaxformer.models.base import AttentionWeights, EncoderDecoder, locate
+from jaxformer.models.base import AttentionWeights, EncoderDecoder
 from jaxformer.models.cache import Cache, Memory, empty_cache, find_slots
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Float, Int
 
 
 class Transformer(EncoderDecoder):
@@ -65,11 +65,12 @@ class Transformer(EncoderDecoder):
                 "a packed batch has segments on both sides: give source_segments and"
                 " target_segments"
             )
-        memory, _, encoder_weights = self.encode(
+        memory, encoder_weights = self.encode(
             source, segments=source_segments, train=train, backend=backend
         )
-        self.check(target, self.config.vocabulary_size, target_segments)
-        inputs, place, seen = self.shift(target, target_segments)
+        inputs, place, seen = self.prepare(
+            self.target.table, target, target_segments, causal=True, shift=True
+        )
         cross = SegmentMask(source != self.config.pad_id)
         if source_segments is not None:
             cross = SegmentMask(source_segments, target_segments)
@@ -87,25 +88,20 @@ class Transformer(EncoderDecoder):
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
         backend: str | None = "plain",
-    ) -> tuple[
-        Float[Array, "B S D"],
-        Bool[Array, "B 1 1 S"],
-        list[Float[Array, "B H S S"] | None],
-    ]:
-        """Encode the source; return the output, the mask of its real positions, and
-        the attention weights, which only the ``backend`` ``plain`` has.
+    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"] | None]]:
+        """Encode the source; return the output and the attention weights, which only
+        the ``backend`` ``plain`` has.
         """
-        self.check(source, self.config.text_vocabulary_size, segments)
-        mask = masks.padding_mask(source, self.config.pad_id)
-        place, seen = locate(source != self.config.pad_id, segments, causal=False)
+        _, place, seen = self.prepare(self.source.table, source, segments)
         x = self.embed(self.source, source, place, train=train)
         how = self.choose_backend(backend, source.shape[1], train=train)
         x, weights = self.encoder(x, seen, train=train, backend=how)
-        return keep_rows(x), mask, weights
+        return keep_rows(x), weights
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer (prefill)."""
-        encoded, mask, _ = self.encode(source, backend=None)
+        encoded, _ = self.encode(source, backend=None)
+        mask = masks.padding_mask(source, self.config.pad_id)
         return Memory(self.decoder.store_memory(encoded), mask)
 
     def empty_cache(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from jaxformer.errors import UsageError
 from jaxformer.models import flops
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.flops import Device, Work
 
 SENTENCE = 25
 """Assumed tokens of a sentence, on each side.
@@ -43,11 +43,11 @@ def count_flops(
         '9.5e+17'
     """
     pairs = float(tokens_per_batch * SENTENCE)
-    work = Work(tokens_per_batch, tokens_per_batch, pairs, pairs, pairs)
+    work = flops.Work(tokens_per_batch, tokens_per_batch, pairs, pairs, pairs)
     return steps * flops.training_flops(config, work)
 
 
-def peak_flops_per_second(devices: Sequence[Device], dtype: str) -> float | None:
+def peak_flops_per_second(devices: Sequence[Any], dtype: str) -> float | None:
     """Sum the published peaks of devices, in FLOPs per second; None if one is unknown,
     as for every CPU.
     """

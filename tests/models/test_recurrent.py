@@ -274,7 +274,7 @@ def test_bfloat16_is_near_float32(name):
         (BAHDANAU | {"d_ff": 8, "num_heads": 2}, "has no model.d_ff=8, model.num_h"),
         (BAHDANAU | {"num_decoder_layers": 2}, "has one layer on each side"),
         (BAHDANAU | {"num_encoder_layers": 0}, "has one layer on each side"),
-        (BAHDANAU | {"attention_score": "dot"}, "no model.attention_score=dot"),
+        (BAHDANAU | {"attention_score": "dot"}, "is of model.network=luong"),
         (LUONG | {"num_decoder_layers": 1}, "must be equal, not 2 and 1"),
         (LUONG | {"positions": "learned"}, "no model.positions=learned: leave it"),
         (LUONG | {"scan_layers": True}, "has no model.scan_layers=True"),
