@@ -46,8 +46,8 @@ _RAW = _names("script style xmp iframe noembed noframes plaintext")
 _LINES = _names("pre textarea")
 _DEPTH = {"start": 1, "end": -1}
 
-# Characters that represent objects in a text.
-_OBJECTS = [chr(code) for code in range(0xE000, 0xF900)]
+# The first of the characters that represent objects in a text.
+_OBJECT = 0xE000
 # Characters without width, which split words of a vocabulary.
 _INVISIBLE = "\u200b\u00ad\ufeff"
 # A character reference, white space, or another character.
@@ -188,15 +188,19 @@ class Html:
         """End a block before ``raw``, which is kept; without a letter it is no block,
         and all of it is kept.
         """
-        entries, first, last = self._entries, 0, 0
+        entries = self._entries
         if any(entry.text.isalpha() for entry in entries):
             inner = [n for n, own in enumerate(entries) if own.tag or own.text.strip()]
             first, last = inner[0], inner[-1] + 1
-            self._kept[-1] += "".join(entry.raw for entry in entries[:first])
-            self._kept.append("")
+            self._keep(entries[:first])
             self.blocks.append(Block(entries[first:last], self._objects))
-        self._kept[-1] += "".join([*(entry.raw for entry in entries[last:]), raw])
+            self._kept.append("")
+            entries = entries[last:]
+        self._keep([*entries, SourcePiece(raw)])
         self._begin_block()
+
+    def _keep(self, entries: Sequence[SourcePiece]) -> None:
+        self._kept[-1] += "".join(entry.raw for entry in entries)
 
     def _add_text(self, raw: str) -> None:
         """Add source text; a run of white space is one space."""
@@ -221,10 +225,10 @@ class Html:
 
     def _add_object(self, raw: str) -> None:
         """Add source that is copied, a character of the text."""
-        if len(self._objects) == len(_OBJECTS):
+        character = chr(_OBJECT + len(self._objects))
+        if unicodedata.category(character) != "Co":  # there are too many
             self._entries.append(SourcePiece(raw, tag=Token(raw, "void")))
             return
-        character = _OBJECTS[len(self._objects)]
         self._objects[character] = raw
         self._entries.append(SourcePiece(raw, character))
         self._spaced = False
