@@ -103,11 +103,6 @@ class Layout:
                 before = own if own[1] else before
 
 
-def count_lines(text: str) -> int:
-    """Return the number of lines with a letter, each of a sentence or more."""
-    return sum(any(map(str.isalpha, line)) for line in _LINE.findall(text))
-
-
 def _branches(text: str) -> list[tuple[int, int]]:
     """Return where text is that is no syntax of ICU's messages; all of it if a message
     is damaged.

@@ -19,7 +19,7 @@ from jaxformer.translation.results import (
 )
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.html_text import Html, TranslatedPart
-from jaxformer.translation.text.layout import Layout, SentenceSpan, count_lines
+from jaxformer.translation.text.layout import Layout, SentenceSpan
 from jaxformer.translation.text.placeholders import Hidden, hide
 
 MOST_ALIGNED = 1024
@@ -62,13 +62,6 @@ class Query:
     sentences: bool = True
     placeholders: bool = True
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def lines(self) -> int:
-        """Number of lines with a letter, each of a sentence or more."""
-        if self.format == "html" or not self.split_newlines:
-            return 1
-        return count_lines(self.text)
 
     @property
     def plain(self) -> str:
@@ -250,11 +243,6 @@ class Text:
     def tokens(self) -> int:
         """Number of tokens that are searched."""
         return sum(cut.tokens for cut in self.cuts)
-
-    @property
-    def searches(self) -> int:
-        """Number of sentences, where each part of a divided one counts."""
-        return sum(max(1, sum(map(len, cut.asks))) for cut in self.cuts)
 
     def ask_between(self, cut: Cut) -> None:
         """Encode the texts between the placeholders of a sentence instead of it."""
