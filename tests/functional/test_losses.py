@@ -57,7 +57,7 @@ def test_accuracy_ignores_padding_and_counts_the_end():
     hits, count = F.correct(jax.nn.one_hot(predicted, 7), targets, targets != 0)
     # Hits: 4, the end of the first sentence, 6.
     assert (float(hits), float(count)) == (3.0, 5.0)
-    loss, count = F.cross_entropy(jnp.zeros((2, 5, 7)), targets)  # all have the weight 1
+    loss, count = F.cross_entropy(jnp.zeros((2, 5, 7)), targets)  # weights of 1
     assert (float(loss), float(count)) == (pytest.approx(10 * math.log(7)), 10.0)
 
 
