@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -449,8 +449,18 @@ def find_named(option: str, name: str) -> tuple[Path, str]:
     return run, checkpoint
 
 
-def name_flag(option: str) -> str:
-    """Return the flag of an option that a namespace holds."""
-    return {"source_language": "--from", "target_language": "--to"}.get(
-        option, f"--{option}"
-    )
+def refuse_flags(
+    options: argparse.Namespace, objective: str, flags: Iterable[str]
+) -> None:
+    """Refuse flags of translations, for a run of another objective.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for name in flags:
+        if vars(options)[name]:
+            flag = {"source_language": "from", "target_language": "to"}.get(name, name)
+            raise UsageError(
+                f"--{flag} is for translations, and {options.workdir} has"
+                f" training.objective={objective}: leave it out"
+            )

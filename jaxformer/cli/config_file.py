@@ -39,6 +39,7 @@ def load(name: str, overrides: Sequence[str]) -> RunConfig:
     Raises:
         UsageError: anything in it is wrong.
     """
+    require("ml_collections", "train")  # no wrong usage
     with wrong_usage():
         return configuration.parse(read(name, overrides))
 
@@ -181,7 +182,7 @@ def _run(name: str) -> Any:
     try:
         get_config = runpy.run_path(path).get("get_config", lambda *_: None)
         if variant and not inspect.signature(get_config).parameters:
-            raise InputError(f"{name} has no variants: leave out :{variant[0]}")
+            raise InputError(f"{path} has no variants: leave out :{variant[0]}")
         config = get_config(*variant)
     except UsageError as error:
         raise InputError(f"{name} has no variant {variant[0]}: {error}") from None

@@ -15,8 +15,8 @@ from jaxformer.cli.arguments import (
     asked_search,
     check_text,
     load_translator,
-    name_flag,
     number,
+    refuse_flags,
 )
 from jaxformer.cli.output import (
     add_format,
@@ -171,13 +171,8 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
     """Evaluate a run that does not translate."""
     from jaxformer.evaluation import texts
 
-    given = [name for name, value in vars(options).items() if value]
-    needless = [name for name in given if name not in _OF_TEXTS]
-    if needless:
-        raise UsageError(
-            f"{name_flag(needless[0])} is for translations, and {options.workdir} has"
-            f" training.objective={objective}: leave it out"
-        )
+    others = vars(options).keys() - _OF_TEXTS
+    refuse_flags(options, objective, sorted(others))
     record, predictions = texts.evaluate(
         options.workdir,
         options.dataset,
@@ -188,10 +183,10 @@ def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
     _finish(options, record, predictions)
 
 
-_OF_TEXTS = (
+_OF_TEXTS = {
     *("workdir", "checkpoint", "dataset", "stride", "format"),
     *("command", "run", "overrides"),
-)
+}
 
 
 def _check_direction(

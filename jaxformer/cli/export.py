@@ -12,8 +12,8 @@ from jaxformer.cli.arguments import (
     add_model,
     add_options,
     check_source_language,
-    name_flag,
     number,
+    refuse_flags,
 )
 from jaxformer.cli.output import phase, warn, write_record
 from jaxformer.data.frame import UNKNOWN
@@ -22,6 +22,7 @@ from jaxformer.files import new_folder
 from jaxformer.interop import export
 from jaxformer.interop.ctranslate2 import target_prefix, tokens_of
 from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 from jaxformer.search.config import MOST_BEAM, Precision
 from jaxformer.translation.translator import Translator
 
@@ -70,9 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 @phase("exporting")
 def run(options: argparse.Namespace) -> None:
     """Export."""
-    config = configuration.load(bucket.open_directory(options.workdir) / "config.json")
+    config = configuration.load(options.workdir / "config.json")
     if config.training.objective != "translation":
-        _export_one_stack(options)
+        _export_one_stack(options, config)
         return
     ending = export.PACKED.get(options.format, "")
     if not options.out.name.endswith(ending):
@@ -136,7 +137,7 @@ def _load(options: argparse.Namespace, own: tuple[str, str]) -> Translator:
     return translator
 
 
-def _export_one_stack(options: argparse.Namespace) -> None:
+def _export_one_stack(options: argparse.Namespace, config: RunConfig) -> None:
     """Export an encoder-only or a decoder-only model."""
     from jaxformer.interop.huggingface import one_stack_run
 
@@ -145,14 +146,10 @@ def _export_one_stack(options: argparse.Namespace) -> None:
             f"--format={options.format} is for models that translate: this one goes to"
             " --format=huggingface"
         )
-    for flag in ("beam_size", "source_language", "target_language"):
-        if getattr(options, flag) is not None:
-            raise UsageError(
-                f"{name_flag(flag)} is for models that translate, which this is not:"
-                " leave it out"
-            )
-    saved = configuration.load(options.workdir / "config.json").decoding.precision
-    dtype = export.choose_dtype(options.format, options.precision or saved)
+    flags = "beam_size", "source_language", "target_language"
+    refuse_flags(options, config.training.objective, flags)
+    precision = options.precision or config.decoding.precision
+    dtype = export.choose_dtype(options.format, precision)
     with new_folder(options.out) as folder:
         name, missing = one_stack_run.save(
             options.workdir, options.checkpoint, folder, dtype

@@ -20,10 +20,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import jax
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TimeRemainingColumn,
+)
 
 from jaxformer.cli.main import wrap
 from jaxformer.data.files import check_folder, open_lines, stream_lines
-from jaxformer.errors import InputError, LineError, escape_controls, require
+from jaxformer.errors import InputError, LineError, escape_controls
 from jaxformer.files import (
     cannot_write,
     check_writable,
@@ -320,10 +327,9 @@ _drawn: list[Callable[[], object]] = []
 
 def _draw(*columns: Any, transient: bool, hidden: bool = False) -> Any:
     """Return a display of rich on standard error, if that is a terminal."""
-    console = require("rich.console", "train").Console(stderr=True)
-    shown = require("rich.progress", "train").Progress(
+    shown = Progress(
         *columns,
-        console=console,
+        console=Console(stderr=True),
         transient=transient,
         disable=hidden or not sys.stderr.isatty(),
     )
@@ -377,13 +383,8 @@ def show_progress(
         unit: what is counted.
     """
     mixed = output is None and sys.stdout.isatty()
-    progress = require("rich.progress", "train")
-    columns = (
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        unit,
-        progress.TimeRemainingColumn(compact=True),
-    )
+    left = TimeRemainingColumn(compact=True)
+    columns = BarColumn(), MofNCompleteColumn(), unit, left
     hidden = mixed and total is None
     with _draw(*columns, transient=mixed, hidden=hidden) as shown:
         yield functools.partial(shown.advance, shown.add_task("", total=total))

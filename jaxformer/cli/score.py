@@ -15,7 +15,7 @@ from jaxformer.cli.arguments import (
     add_options,
     add_output,
     load_translator,
-    name_flag,
+    refuse_flags,
 )
 from jaxformer.cli.output import (
     check_output,
@@ -37,7 +37,10 @@ from jaxformer.translation.results import PairScore
 from jaxformer.translation.translator import Translator
 
 _WINDOW = 4096  # pairs in memory
-_OF_TRANSLATION = "source_language", "target_language", "ensemble", "ensemble_weights"
+_OF_TRANSLATION = (
+    *("source", "source_language", "target_language"),
+    *("ensemble", "ensemble_weights"),
+)
 
 EXAMPLE = """
 examples:
@@ -158,13 +161,7 @@ def _load(options: argparse.Namespace) -> Translator:
             " predict"
         )
     if objective == "causal":
-        given = ("source", *_OF_TRANSLATION)
-        needless = [name for name in given if getattr(options, name)]
-        if needless:
-            raise UsageError(
-                f"{name_flag(needless[0])} is for translations, and {options.workdir}"
-                " has a language model: leave it out"
-            )
+        refuse_flags(options, objective, _OF_TRANSLATION)
     elif options.source is None:
         raise UsageError(
             "score without a source needs one language model, and"

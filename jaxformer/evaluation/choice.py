@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 
 from jaxformer.data.language_codes import short_code
-from jaxformer.errors import UsageError
+from jaxformer.errors import UsageError, did_you_mean
 from jaxformer.evaluation.bracketing import F1
 from jaxformer.evaluation.metrics import (
     BLEU,
@@ -64,10 +63,9 @@ def choose_metrics(
         if kind == "bleu" and tokenizer:
             known[name] = tokenizing_bleu(tokenizer)
         elif name not in known:
-            near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.0)[0]
+            near = did_you_mean(name, METRICS) or "."
             raise UsageError(
-                f"there is no metric {name!r}; did you mean {near}? All are"
-                f" {', '.join(METRICS)}"
+                f"there is no metric {name!r}{near} All are {', '.join(METRICS)}"
             )
     if not names:
         raise UsageError(f"no metric is named: give some of {', '.join(METRICS)}")

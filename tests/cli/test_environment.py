@@ -121,12 +121,12 @@ def test_what_is_missing_is_one_line(error, rule, monkeypatch, call):
 
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setattr(Translator, "load", load)
-    assert rule in call("translate", "--workdir=x", stdin=b"a\n").error
+    assert rule in call("attention", "--workdir=x", "a").error
 
 
 def test_other_faults_keep_their_traceback(monkeypatch, call):
     monkeypatch.setattr(Translator, "load", lambda *_, **__: 1 / 0)
-    outcome = call("translate", "--workdir=x", stdin=b"a\n")
+    outcome = call("attention", "--workdir=x", "a")
     assert outcome.code == 1
     first, *_, last = outcome.err.splitlines()
     assert first.startswith("Traceback ")
@@ -146,7 +146,7 @@ def test_closed_streams(stream, cure, monkeypatch, capfd):
     """A closed standard input or output is named, with the cure."""
     monkeypatch.setattr(sys, stream, None)
     monkeypatch.setattr(Translator, "load", lambda *_, **__: runs.translator())
-    assert main_module.main(["translate", "--workdir=x"]) == 1
+    assert main_module.main(["translate", f"--workdir={runs.random_run()}"]) == 1
     error = capfd.readouterr().err
     assert error.startswith(f"jaxformer: error: standard {stream[3:]}put is closed")
     assert cure in error

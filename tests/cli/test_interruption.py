@@ -55,4 +55,4 @@ def test_a_lost_interruption_ends_a_command(then, monkeypatch, call):
         raise InputError("not reached by an interruption")
 
     monkeypatch.setattr(Translator, "load", load)
-    assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
+    assert call("attention", "--workdir=x", "a") == (130, b"", "")
