@@ -88,15 +88,10 @@ SLOW = [f"docs/{name}.md" for name in ("decoding", "families", "reuse", "the-pap
 
 
 def pages_that_run():
-    """Return the pages whose Python runs; exporting a model needs the other library."""
+    """Return the pages whose Python runs."""
     blocks = [block for block in of_kind("python") if not block.reason]
-    exporting = {
-        block.page for block in blocks if "interop import ctranslate2" in block.text
-    }
     for page in sorted({block.page for block in blocks}):
-        parity = [pytest.mark.parity] * (page in exporting)
-        slow = [pytest.mark.slow] * (page in SLOW)
-        yield pytest.param(page, marks=[*parity, *slow])
+        yield pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW))
 
 
 @pytest.mark.parametrize("page", [*pages_that_run()])

@@ -311,7 +311,6 @@ def test_what_another_system_does_not_have_is_refused(tmp_path, form, changes, l
 
 def program(translator: Translator, path: Path, **changes) -> DecodingConfig:
     """Export a program; return its search."""
-    pytest.importorskip("flatbuffers", reason="needs the extra `interop`")
     decoding = dataclasses.replace(translator.decoding, **changes)
     with new_folder(path) as new:
         export.write(new, "stablehlo", translator, decoding)
