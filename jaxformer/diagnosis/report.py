@@ -7,12 +7,10 @@ from typing import Any
 
 from jaxformer.diagnosis.findings import VERDICTS, Finding
 
-_PAGE = 'the page "Why is my BLEU lower?" of the documentation'
-
 
 def write_report(findings: Mapping[str, Finding], result: str | None) -> list[str]:
-    """Write a line for each finding, the worst first, a line for each reason of unseen
-    ones, and the counts.
+    """Write a line for each finding, the worst last, after a line for each reason of
+    unseen ones, and the counts.
 
     Args:
         findings: of a run, by check.
@@ -21,7 +19,7 @@ def write_report(findings: Mapping[str, Finding], result: str | None) -> list[st
     width = max(map(len, findings))
     lines, unseen = [], {}
     for check, finding in sorted(
-        findings.items(), key=lambda item: VERDICTS.index(item[1].verdict)
+        findings.items(), key=lambda item: -VERDICTS.index(item[1].verdict)
     ):
         if finding.verdict == "unseen":
             unseen.setdefault(finding.found, []).append(check)
@@ -29,14 +27,15 @@ def write_report(findings: Mapping[str, Finding], result: str | None) -> list[st
         line = f"{finding.verdict:<6}  {check:<{width}}  {finding.found}"
         line += f" | expected: {finding.expected}" if finding.expected else ""
         lines.append(f"{line} | cure: {finding.cure}" if finding.cure else line)
-    lines += [f"unseen  {', '.join(checks)}: {why}" for why, checks in unseen.items()]
+    missed = [f"unseen  {', '.join(checks)}: {why}" for why, checks in unseen.items()]
     if result is not None:
-        lines.append(f"of the result {result!r}; --dataset names another")
+        lines.append(f"examined the result {result!r}; --dataset=NAME: another")
     wrong, look, ok, missing = _count(findings).values()
     return [
+        *missed,
         *lines,
-        f"{wrong} wrong, {look} to look at, {ok} ok, {missing} unseen; {_PAGE} explains"
-        " each",
+        f"{wrong} wrong, {look} to look at, {ok} ok, {missing} unseen; the page"
+        ' "Why is my BLEU lower?" of the documentation explains each',
     ]
 
 

@@ -319,8 +319,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
         for field in dataclasses.fields(before):
             name = f"{section.name}.{field.name}"
             free = any(x.metadata.get("may_change") for x in (section, field))
-            # The last step determines the rates of all steps.
-            if name == "training.steps" and before.schedule in ("linear", "cosine"):
+            if name == "training.steps" and old.training.fixes_steps:
                 free = False
             values = getattr(before, field.name), getattr(after, field.name)
             if not free and values[0] != values[1]:
@@ -366,8 +365,8 @@ def _refuse_unknown(prefix: str, given: Iterable[str], known: Iterable[str]) -> 
 def find_key(wrong: str) -> str | None:
     """Return the key, or section, that a wrong one was meant to be; None: none is near.
 
-    It has the same name in another section, a word of it (heads is num_heads), or like
-    letters.
+    It has the same name in another section, a word of it (heads is num_heads), one
+    letter more, or like letters.
     """
     section, _, name = wrong.rpartition(".")
 
@@ -375,7 +374,8 @@ def find_key(wrong: str) -> str | None:
         part, _, last = known.rpartition(".")
         own = section in ("", part)
         ratio = difflib.SequenceMatcher(None, name, last).ratio()
-        return last == name, own and name in last.split("_"), own and ratio > 0.6, ratio
+        words = (*last.split("_"), last[:-1])
+        return last == name, own and name in words, own and ratio > 0.6, ratio
 
     known = [*flatten(parse({})), *typing.get_type_hints(RunConfig)]
     near = max(known, key=likeness)

@@ -167,6 +167,11 @@ class TrainingConfig:
         """Whether the loss is that of words, and not only of labels."""
         return self.masks or self.objective in ("translation", "causal")
 
+    @property
+    def fixes_steps(self) -> bool:
+        """Whether the rates fall to 0 at the last step, and so depend on its number."""
+        return self.schedule in ("linear", "cosine")
+
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("training", self)
@@ -175,7 +180,7 @@ class TrainingConfig:
                 f"training.weight_decay={self.weight_decay} needs decoupled decay, and"
                 " training.optimizer=adam has none: set training.optimizer=adamw"
             )
-        if self.cooldown_steps and self.schedule in ("linear", "cosine"):
+        if self.cooldown_steps and self.fixes_steps:
             raise InputError(
                 f"training.schedule={self.schedule} falls to 0 by itself: set"
                 " training.cooldown_steps=0, or another schedule"

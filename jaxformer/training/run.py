@@ -351,7 +351,13 @@ def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
     changed = configuration.differences(old, dataclasses.replace(new, model=model))
     if changed:
         named = changed[:5] + [f"and {len(changed) - 5} more"] * (len(changed) > 5)
+        cure = "continue with the same values or choose another --workdir"
+        if "training.steps: " in str(changed):
+            cure += (
+                f"; training.schedule={old.training.schedule} ends at training.steps:"
+                f" --config.training.initial_run={directory} trains on in another"
+            )
         raise InputError(
             f"{directory} holds a run of another configuration: {', '.join(named)};"
-            " continue with the same values or choose another --workdir"
+            f" {cure}"
         )

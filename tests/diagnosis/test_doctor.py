@@ -49,8 +49,9 @@ def only_result(run: Path) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_line_a_check_and_the_exit_code(run):
-    """A sound run ends with 0 and one that is wrong with 1; the worst comes first,
-    the last line counts, and nothing is written. ``--format=json`` has what they have.
+    """A sound run ends with 0 and one that is wrong with 1; the worst comes last,
+    before the result and the counts, and nothing is written. ``--format=json`` has
+    what the lines have.
     """
     files = sorted(run.parent.rglob("*"))
     before = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -58,7 +59,7 @@ def test_a_line_a_check_and_the_exit_code(run):
     assert (code, err) == (0, "")
     lines, (name, _) = out.splitlines(), only_result(run)
     assert len(lines) == len(CHECKS) + 3
-    assert lines[-2] == f"of the result {name!r}; --dataset names another"
+    assert lines[-2] == f"examined the result {name!r}; --dataset=NAME: another"
     counts = f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen"
     assert lines[-1].startswith(counts)
     files = sorted(run.parent.rglob("*"))
@@ -69,10 +70,10 @@ def test_a_line_a_check_and_the_exit_code(run):
     configure(run, "training.warmup_steps", STEPS)
     code, out, _ = call(f"--workdir={run}")
     assert code == 1
-    first, *others = out.splitlines()
-    assert [line.split()[0] for line in (first, *others[:2])] == ["wrong", "look", "ok"]
-    assert " | expected: " in first
-    assert " | cure: " in first
+    worst = out.splitlines()[-5:-2]
+    assert [line.split()[0] for line in worst] == ["ok", "look", "wrong"]
+    assert " | expected: " in worst[-1]
+    assert " | cure: " in worst[-1]
     code, out, _ = call(f"--workdir={run}", "--format=json")
     record, findings = json.loads(out), json.loads(out)["findings"]
     assert (code, record["workdir"], record["result"]) == (1, str(run), name)

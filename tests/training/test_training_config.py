@@ -33,6 +33,7 @@ def parse_little(**changes):
     ("key", "value", "message"),
     [
         ("training.stepz", 5, "no configuration key training.stepz; did you mean tra"),
+        ("training.step", 5, "did you mean training.steps?"),
         ("modle.d_model", 5, "no configuration key modle; did you mean model?"),
         ("training.steps", "many", "must be of type int, not 'many' of type str"),
         ("training.steps", True, "must be of type int, not True of type bool"),

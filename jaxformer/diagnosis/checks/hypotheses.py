@@ -101,8 +101,12 @@ def check_variety(run: Evidence) -> Finding:
         grade(1.0 - different / max(expected, 1), 0.2, 0.5),
         f"{different:,} different translations of {expected:,} different references",
         "about as many",
-        "the model ignores the source: it is untrained, training stalled, or the sides"
-        " do not belong together",
+        _unless_imported(
+            run,
+            "compare the sides of the training text line by line; where they fit, a"
+            " longer --config.training.warmup_steps, or more training",
+            "check the direction",
+        ),
     )
 
 

@@ -169,7 +169,10 @@ def check_still_falling(run: Evidence) -> Finding:
         f"validation nll fell by {before - value:.3f} from step {step:,} to {last:,}",
         f"less than {_FALLING} from the evaluation nearest to {_FALLING_FROM:.0%} of"
         " training",
-        "the model has not converged: more --config.training.steps",
+        "train on by the same command with more --config.training.steps"
+        if not run.config.training.fixes_steps
+        else "train on in another --workdir with --config.training.initial_run=RUN,"
+        " which is this run",
     )
 
 
