@@ -255,32 +255,31 @@ def summary(counts: Counts) -> str:
 
     Example:
         >>> summary(Counts(read=2000, dropped={"empty": 5, "max_words": 0}))
-        '5 dropped (empty 5)'
+        '5 dropped: 5 by empty'
+        >>> summary(Counts(read=2000, dropped={"max_length": 165}))
+        '165 dropped: 165 by too many tokens (data.max_length)'
     """
-    reasons = [
-        f"{STEPS[name].title} {number:,}"
-        for name, number in counts.dropped.items()
-        if number
-    ]
     cut = counts.changed.get("cut")
     more = f", {cut:,} cut to data.max_length" if cut else ""
-    if not reasons:
+    if not (dropped := counts.read - counts.kept):
         return f"none dropped{more}"
-    return f"{counts.read - counts.kept:,} dropped ({', '.join(reasons)}){more}"
+    return f"{dropped:,} dropped: {_reasons(counts)}{more}"
+
+
+def _reasons(counts: Counts) -> str:
+    return ", ".join(
+        f"{dropped:,} by {STEPS[name].title}" + f" (data.{name})" * (name != "empty")
+        for name, dropped in Counter(counts.dropped).most_common()
+        if dropped
+    )
 
 
 def why_nothing_is_left(counts: Counts) -> str:
     """Explain in one line why no pair is left, with the cure."""
     if not counts.read:
         return "the data holds no pair: name files that are not empty"
-    reasons = [
-        f"{dropped:,} by {STEPS[name].title}"
-        + (f" (data.{name})" if name != "empty" else "")
-        for name, dropped in Counter(counts.dropped).most_common()
-        if dropped
-    ]
     return (
-        f"every one of {counts.read:,} pairs was dropped, {', '.join(reasons)}: loosen"
+        f"every one of {counts.read:,} pairs was dropped, {_reasons(counts)}: loosen"
         " what drops the most, and check that source and target are not swapped"
     )
 

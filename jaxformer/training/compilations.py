@@ -13,7 +13,7 @@ from jaxformer.training.display import Display
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 _WORDS = {
-    "first_state": "the drawing of parameters",
+    "first_state": "the initialization of parameters",
     "train_step": "the training step",
     "eval_step": "the evaluation step",
     "search": "the search",

@@ -53,7 +53,8 @@ def report_unknown(
             share = np.sum(some == unk) / max(np.sum(some != pad), 1)
             if unk in (pad, vocabulary.eos_id):  # no piece is for unknown text
                 share = 0.0
-            shares.append(f"{share:.2%} of data.{name} ({side})")
+            if share >= 5e-5:  # 0.01 %
+                shares.append(f"{share:.2%} of data.{name} ({side})")
             if share <= _WARNED:
                 continue
             line = (
@@ -65,9 +66,11 @@ def report_unknown(
                     f"{line}: name text in its language and case, or train a vocabulary"
                     " on it, without training.initial_run and prepare's --vocabulary"
                 )
-            cure = "data.byte_fallback=True lets a new one spell them"
-            warnings.append(f"warning: {line}; {cure}")
-    for line in (f"unknown tokens: {', '.join(shares)}", *warnings):
+            warnings.append(
+                f"warning: {line}; a new run with data.byte_fallback=True writes them"
+                " as bytes"
+            )
+    for line in [f"unknown tokens: {', '.join(shares)}"] * any(shares) + warnings:
         report(line)
 
 
@@ -78,7 +81,7 @@ def _most_often(vocabulary: Vocabulary, pairs: Iterable[Pair], side: str) -> str
     characters = [character for character, _ in counts.most_common()]
     ids = zip(characters, vocabulary.encode_batch(characters), strict=True)
     unknown = [character for character, own in ids if vocabulary.unk_id in own][:3]
-    return f", most often {' '.join(unknown)}" if unknown else ""
+    return f", most often {', '.join(map(repr, unknown))}" if unknown else ""
 
 
 def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:

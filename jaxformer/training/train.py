@@ -98,7 +98,7 @@ def train(
         engine = make_engine(model, config.training)
         display.doing("encoding the text")
         data, valid = together(lambda: _load(run, display))
-        display.doing("drawing or restoring the parameters")
+        display.doing("initializing the parameters")
         compile_ahead = functools.partial(_compile_ahead, run, engine, data, valid)
         first, texts = _check_start(run, engine, data, compile_ahead)
         compile_ahead()  # of a run that continues
