@@ -38,6 +38,7 @@ from jaxformer.files import (
     finite,
     open_whole,
 )
+from jaxformer.search.config import differing_settings
 
 _STANDARD_INPUT = "standard input"
 _PAUSE = 0.5  # seconds without a line, after which those that came are translated
@@ -277,12 +278,19 @@ def add_format(parser: argparse.ArgumentParser, usual: str = _FORM) -> None:
 def write_result(
     record: dict[str, Any], form: str | None, *, indent: int | None = None
 ) -> None:
-    """Write an object as a table for a person, or as :func:`write_record` does."""
+    """Write an object as :func:`write_record` does, or as a table for a person: without
+    the hash of the text; of a search with its beam, alpha and what differs from usual.
+    """
     if form == "json" or (form is None and not sys.stdout.isatty()):
         write_record(record, indent=indent)
         return
     size, rows = 2 + max(map(len, record)), []
     for key, value in record.items():
+        if key == "text":
+            continue
+        if key == "decoding":
+            unusual = differing_settings(value, beam_size=None, alpha=None)
+            value = {name: own for name, (own, _) in unusual.items()}
         items = value.items() if isinstance(value, dict) else ()
         parts = {f"{name}: ": each for name, each in items if isinstance(each, dict)}
         parts = parts or {"": value}
@@ -293,8 +301,10 @@ def write_result(
 
 def _cell(value: Any) -> str:
     """Write a value; of a result its scores, of an object what is not empty."""
-    if type(value) in (int, float):
-        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    if type(value) is int:
+        return f"{value:,}"
+    if isinstance(value, float):
+        return format(value, ".2f" if value >= 1.0 else ".6g")
     if not isinstance(value, dict):
         return str(value or "")
     scores = [key for key in value if f"{key}_signature" in value]
@@ -353,21 +363,26 @@ def phase(what: str) -> Iterator[None]:
 
 
 def announce_compilations() -> None:
-    """Say on a terminal that programs are compiled."""
-    event, timers = "/jax/core/compile/backend_compile_duration", []
+    """Say on a terminal which program is compiled, where that takes more than a second,
+    and then how long it took.
+    """
+    timers: dict[int, threading.Timer] = {}  # of the threads that compile
 
-    def begin(name: str, *_: Any, **__: Any) -> None:
-        if name == event:
-            timers.append(threading.Timer(1.0, say, ["compiling a program"]))
-            timers[-1].start()
-
-    def end(name: str, *_: Any, **__: Any) -> None:
-        if name == event and timers:
-            timers.pop().cancel()
+    def note(event: str, *seconds: Any, fun_name: Any = "", **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            line = f"compiling {'the search' if 'search' in fun_name else fun_name} ..."
+            thread = threading.get_ident()
+            if thread not in timers:  # it begins
+                timers[thread] = threading.Timer(1.0, say, [line])
+                timers[thread].start()
+                return
+            timers.pop(thread).cancel()
+            if seconds[0] > 1.0:
+                say(f"{line} {seconds[0]:.0f} s")
 
     if sys.stderr.isatty():
-        jax.monitoring.register_scalar_listener(begin)
-        jax.monitoring.register_event_duration_secs_listener(end)
+        jax.monitoring.register_scalar_listener(note)
+        jax.monitoring.register_event_duration_secs_listener(note)
 
 
 @contextlib.contextmanager

@@ -44,8 +44,9 @@ def lines_of(shown):
 
 
 def test_results_are_tables(run, tmp_path):
-    """They fit into the width; scores have their signature; a bar counts sentences.
-    JSON is a matter of asking, and the same as without a terminal.
+    """They fit into the width; scores have two decimals and a signature, a search has
+    what is unusual of it; a bar counts sentences. JSON is a matter of asking,
+    and the same as without a terminal.
     """
     workdir = f"--workdir={run}"
     code, shown = at_terminal("evaluate", workdir, *FEW)
@@ -55,8 +56,11 @@ def test_results_are_tables(run, tmp_path):
     assert any("500/500 sentences" in line for line in lines)
     rows = dict(line.split(maxsplit=1) for line in lines if re.match(r"\w+  ", line))
     record = json.loads(runs.command("evaluate", workdir, *FEW).stdout)
-    for key in ("dataset", "bleu", "bleu_signature", "chrf", "checkpoint"):
+    for key in ("dataset", "bleu_signature", "checkpoint"):
         assert rows[key].strip() == str(record[key])
+    for key in ("bleu", "chrf"):
+        assert rows[key].strip() == f"{record[key]:.2f}"
+    assert rows["decoding"].strip() == "beam_size 1, alpha 0.6, max_extra_length 20"
     text = write(tmp_path / "text", [pair.source for pair in runs.pairs()[:4]])
     for command in (
         ("info", workdir),
