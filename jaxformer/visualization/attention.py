@@ -180,7 +180,13 @@ def _draw_scale(figure: Any, image: Any, across: float, down: float) -> None:
     place = (1 + 0.1 / across, 1 - high / down, 0.09 / across, high / down)
     bar = figure.colorbar(image, cax=figure.add_axes(place))
     bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", ".05", ".25", ".5", "1"])
-    bar.ax.set_title("weight", fontsize=6.5, color=style.QUIET, pad=5, loc="left")
+    bar.ax.set_title(
+        "weight\n(square-root scale)",
+        fontsize=6.5,
+        color=style.QUIET,
+        pad=5,
+        loc="left",
+    )
     looks = {"color": _EDGE, "labelcolor": style.QUIET, "labelsize": 6.5}
     bar.ax.tick_params(length=2, width=0.5, pad=2, **looks)
     bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
@@ -189,10 +195,12 @@ def _draw_scale(figure: Any, image: Any, across: float, down: float) -> None:
 def _write_tokens(
     axis: Any, tokens: Sequence[str], size: float, rotation: int = 0
 ) -> None:
-    """Write tokens along an axis, abbreviated where they are long."""
+    """Write tokens along an axis, abbreviated where they are long. SentencePiece's mark
+    of a word, as wide as a letter, becomes a dot.
+    """
     labels = [
         label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
-        for label in map(_printable, tokens)
+        for label in (_printable(token).replace("▁", "·") for token in tokens)
     ]
     installed = set(require("matplotlib.font_manager", "train").get_font_names())
     fonts = ["DejaVu Sans", *(name for name in _ALPHABETS if name in installed)]

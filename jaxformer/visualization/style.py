@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxformer.errors import InputError, require
+from jaxformer.errors import require
 from jaxformer.files import open_whole
 
-INK, QUIET, LINE, BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
-"""Colours of titles and legends, of names and numbers of axes, of guides, of bands."""
+INK, QUIET, LINE = "#1c2430", "#4a5563", "#d5dbe3"
+"""Colours of titles and legends, of names and numbers of axes, of guides."""
 
 BLUE, RED, GREEN, GREY = "#1f5fa8", "#b4451f", "#3f7d58", "#7a8799"
 """Colours of the first, second and third curve, and of the reference."""
@@ -82,18 +82,6 @@ def count_steps(axes: Any, bins: int) -> None:
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.locator_params(axis="x", nbins=bins, integer=True, min_n_ticks=1)
     axes.set_xlim(left=0)
-
-
-def check_picture(picture: Path | str) -> None:
-    """Check that the name of a picture ends with ``.png``, in either case.
-
-    Raises:
-        InputError: it does not.
-    """
-    if Path(picture).suffix.lower() != ".png":
-        raise InputError(
-            f"{picture}: pictures are written as PNG; name it {picture}.png"
-        )
 
 
 def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:
