@@ -18,7 +18,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Scope
 
 import jaxformer
-from jaxformer.errors import InputError
 from jaxformer.serving import protocols, telemetry
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import answer
@@ -65,7 +64,6 @@ def make_app(service: Service) -> ASGIApp:
         redirect_slashes=False,
         exception_handlers={
             ServingError: _refuse,
-            InputError: _refuse_input,
             HTTPException: _refuse_http,
             Exception: _refuse_fault,
         },
@@ -160,10 +158,6 @@ def _write(scope: Scope, error: ServingError) -> Response:
 
 async def _refuse(request: Request, error: Any) -> Response:
     return _write(request.scope, error)
-
-
-async def _refuse_input(request: Request, error: Any) -> Response:
-    return _write(request.scope, ServingError(422, "refused", str(error)))
 
 
 async def _refuse_http(request: Request, error: Any) -> Response:

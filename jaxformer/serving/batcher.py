@@ -243,8 +243,8 @@ class Room:
         """Take the place of the client's request number ``open_``."""
         self._batcher, self.client, self._open = batcher, client, open_
         self.left, self.jobs, self._put = count, set[Job](), 0
-        self.is_broken, self.begun = False, None
-        self.since = time.monotonic()
+        self.is_broken, self.since = False, time.monotonic()
+        self.begun: float | None = None
 
     def put(self, kind: Kind, width: int, payload: Any) -> asyncio.Future[Any]:
         """Queue a sentence, and return its result to come. Cancelling that takes the

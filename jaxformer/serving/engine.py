@@ -23,7 +23,6 @@ from jaxformer.data.records import Pair
 from jaxformer.errors import LineError
 from jaxformer.models.make import count_parameters
 from jaxformer.serving.errors import ServingError
-from jaxformer.serving.pairs import Reading, read
 from jaxformer.serving.programs import (
     MOST_ATTENDED,
     MOST_READ,
@@ -37,6 +36,7 @@ from jaxformer.serving.programs import (
     plan,
 )
 from jaxformer.serving.words import Alternative, NextWords
+from jaxformer.translation import pairs as given_pairs
 from jaxformer.translation.batch import (
     Sentence,
     Shape,
@@ -44,9 +44,9 @@ from jaxformer.translation.batch import (
     power_of_two,
     rows_of_batch,
 )
-from jaxformer.translation.codec import Passage, number_words
+from jaxformer.translation.codec import Passage
 from jaxformer.translation.options import SourceLine
-from jaxformer.translation.results import Alignment, Attention, Hypothesis, PairScore
+from jaxformer.translation.results import Attention, Hypothesis, PairScore
 from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.stream import LineSearch
 from jaxformer.translation.translator import Translator
@@ -143,43 +143,6 @@ class TranslationEngine:
             )
         )
 
-    @classmethod
-    def load(
-        cls,
-        workdir: str | Path,
-        *,
-        decoding: Mapping[str, Any] | None = None,
-        shortlist: bool = False,
-        rows: int = 0,
-        concurrent: bool = False,
-        **which: Any,
-    ) -> TranslationEngine:
-        """Read a run.
-
-        Args:
-            workdir: directory of the run.
-            decoding: settings of the search that differ from the run's.
-            shortlist: whether the search is limited to the run's shortlist.
-            rows: as of the constructor.
-            concurrent: as of the constructor.
-            **which: checkpoint and languages, see :meth:`jaxformer.Translator.load`.
-
-        Raises:
-            InputError: there is no such run, checkpoint, language or shortlist, or a
-                setting is out of range.
-        """
-        found = Translator.load(workdir, **which)
-        found.decoding = dataclasses.replace(found.decoding, **(decoding or {}))
-        if shortlist:
-            found.shortlist = Shortlist.find(
-                found.directory or Path(workdir),
-                found.vocabularies,
-                found.languages,
-                tagged=bool(found.codec.frame.source_before),
-            )
-        name = os.path.basename(os.path.abspath(workdir))
-        return cls(found, name, rows, concurrent=concurrent)
-
     @property
     def facts(self) -> dict[str, str]:
         """What clients are told of the model."""
@@ -193,7 +156,7 @@ class TranslationEngine:
             return False
         if program.use == PAIRS:
             end = [self.translator.codec.frame.end]
-            jax.block_until_ready(self._pass(end, end, program.width))
+            jax.block_until_ready(self._read(end, end, width=program.width))
         else:
             self._search(program, [])
         self.programs.done.add(program)
@@ -334,37 +297,29 @@ class TranslationEngine:
         if encoded.aligned == 0 or isinstance(found, Exception):
             return found
         codec, ids = self.translator.codec, encoded.sentence.ids
+        before = codec.frame.target_before
         count = len(found) if encoded.aligned is None else encoded.aligned
-        sides, frame = codec.vocabularies, codec.frame
-        own, skip = (*frame.source_before, *frame.source_after), frame.target_before
         linked = []
         for each in found[:count]:
-            target = self.words.encode(each.tokens)
-            alignment = None
-            longest = max(len(ids), len(skip) + len(target))
-            if longest <= self.programs.widths(PAIRS)[-1]:
-                links = np.asarray(self._read(ids, [*skip, *target]).links)
-                alignment = Alignment(
-                    sides.source.pieces(ids),
-                    links[len(skip) : len(skip) + len(target), : len(ids)].copy(),
-                    number_words(sides.source, ids, own),
-                    number_words(sides.target, target, unknown_alone=True),
-                )
+            alignment, target = None, [*before, *self.words.encode(each.tokens)]
+            if max(len(ids), len(target)) <= self.programs.widths(PAIRS)[-1]:
+                links = np.asarray(self._read(ids, target).links)
+                alignment = given_pairs.link(codec, ids, target, links)
             linked.append(dataclasses.replace(each, alignment=alignment))
         return linked + found[count:]
 
     def _read(
-        self, source: Sequence[int], target: Sequence[int], place: int = 0
-    ) -> Reading:
+        self,
+        source: Sequence[int],
+        target: Sequence[int],
+        place: int = 0,
+        width: int | None = None,
+    ) -> given_pairs.Reading:
         longest = max(len(source), len(target))
-        width = self.programs.choose(PAIRS, 1, longest).width
-        return self._pass(source, target, width, place)
-
-    def _pass(
-        self, source: Sequence[int], target: Sequence[int], width: int, place: int = 0
-    ) -> Reading:
-        how = {"width": width, "layer": self._layer, "place": place}
-        return read(self.translator.models, source, target, **how)
+        width = width or self.programs.choose(PAIRS, 1, longest).width
+        how: Any = {"width": width, "layer": self._layer, "place": place}
+        models = self.translator.models
+        return given_pairs.read(models, source, target, first=MOST_ATTENDED, **how)
 
     def attend(
         self, text: str, translation: str, k: int = 0
@@ -378,24 +333,13 @@ class TranslationEngine:
         if not text.strip():
             message = "attention needs a sentence that is not blank: give one"
             raise ServingError(400, "missing", message, field="text")
-        what = "attention and steps are shown for"
-        source, target = self._encode_pair(
-            text, translation, MOST_ATTENDED, what, "too_many_tokens"
-        )
+        source, target = self._encode_pair(text, translation, MOST_ATTENDED)
         found = jax.device_get(self._read(source, target))
-        sides = self.translator.vocabularies
-        reads = [self.translator.model.config.bos_id, *target[:-1]]
-        shown = Attention(
-            sides.source.pieces(source),
-            sides.target.pieces(target),
-            sides.target.pieces(reads),
-            found.encoder[..., : len(source), : len(source)],
-            found.decoder[..., : len(target), : len(target)],
-            found.cross[..., : len(target), : len(source)],
-        )
-        likely = (own[: len(target), :k].tolist() for own in found.candidates)
-        return shown, [
-            list(zip(sides.target.pieces(tokens), map(math.exp, values), strict=True))
+        models, codec = self.translator.models, self.translator.codec
+        pieces = codec.vocabularies.target.pieces
+        likely = (own[: len(target), :k].tolist() for own in found.likely)
+        return given_pairs.show_attention(models, codec, source, target, found), [
+            list(zip(pieces(tokens), map(math.exp, values), strict=True))
             for values, tokens in zip(*likely, strict=True)
         ]
 
@@ -442,7 +386,7 @@ class TranslationEngine:
 
         def ending(ids: Sequence[int]) -> float:
             after = [*begin, *ids[before:]]
-            if len(after) >= self._most_read:
+            if len(after) >= min(MOST_READ, self.programs.widths(PAIRS)[-1]):
                 return 1.0  # no token has room after it
             likely = self._next_tokens(sentence, after).items()
             return sum(value for token, value in likely if words.ends(token))
@@ -468,35 +412,29 @@ class TranslationEngine:
         values = np.asarray(self._read(source, target).log_probabilities)
         return PairScore(float(values[skip : len(target)].sum()), len(target) - skip)
 
-    @property
-    def _most_read(self) -> int:
-        return min(MOST_READ, self.programs.widths(PAIRS)[-1])
-
     def _encode_pair(
-        self, source: str, target: str, *limit: Any
+        self, source: str, target: str, most: int = MOST_READ
     ) -> tuple[list[int], list[int]]:
         codec = self.translator.codec
-        self._check_pair(*codec.measure([source], [target]), *limit)
+        (longest,) = codec.measure([source], [target])
+        self._check_pair(longest, most)
         (own,), (other,) = (
             codec.encode_sources([source]),
             codec.encode_targets([target]),
         )
         return own, other
 
-    def _check_pair(
-        self,
-        given: int,
-        most: int = MOST_READ,
-        what: str = "a pair has",
-        code: str = "sentence_too_long",
-    ) -> None:
+    def _check_pair(self, given: int, most: int = MOST_READ) -> None:
         """Check the tokens of the longer side of a pair.
 
         Raises:
             ServingError: 422, they are too many.
         """
-        limit = min(most, self._most_read)
+        limit = min(most, self.programs.widths(PAIRS)[-1])
         if given > limit:
+            what, code = "a pair has", "sentence_too_long"
+            if most == MOST_ATTENDED:
+                what, code = "attention and steps are shown for", "too_many_tokens"
             message = f"{what} at most {limit} tokens a side, not {given}: shorten it"
             raise _too_long(message, limit, given, code)
 
@@ -518,11 +456,14 @@ def plan_searches(translator: Translator) -> dict[str, LineSearch]:
 
 
 def load_engines(
-    workdirs: Sequence[Path],
-    sources: Sequence[str | None],
-    targets: Sequence[str | None],
+    workdirs: Sequence[str | Path],
+    sources: Sequence[str | None] = (None,),
+    targets: Sequence[str | None] = (None,),
     *,
+    decoding: Mapping[str, Any] | None = None,
+    shortlist: bool = False,
     say: Callable[[str], object] = warnings.warn,
+    checkpoint: str = "best",
     **how: Any,
 ) -> list[TranslationEngine]:
     """Read runs, each for all pairs of languages.
@@ -531,19 +472,35 @@ def load_engines(
         workdirs: directories of runs.
         sources: codes; None: that of the run.
         targets: codes; None: that of the run.
+        decoding: settings of the search that differ from the run's.
+        shortlist: whether the search is limited to the run's shortlist.
         say: called with a note where a run reads a code as another language or region.
-        **how: see :meth:`TranslationEngine.load`.
+        checkpoint: of each run.
+        **how: see :class:`TranslationEngine`.
 
     Raises:
-        InputError: a run cannot be read or does not have the languages.
+        InputError: there is no such run, checkpoint, language or shortlist, or a
+            setting is out of range.
     """
     engines = []
     for run, source, target in itertools.product(workdirs, sources, targets):
-        if source is None or source != target:
-            which = {"source_language": source, "target_language": target}
-            engines.append(TranslationEngine.load(run, **which, **how))
-            for note in describe_choices(which.values(), engines[-1].languages):
-                say(note)
+        if source is not None and source == target:
+            continue
+        found = Translator.load(
+            run, checkpoint=checkpoint, source_language=source, target_language=target
+        )
+        found.decoding = dataclasses.replace(found.decoding, **(decoding or {}))
+        if shortlist:
+            found.shortlist = Shortlist.find(
+                found.directory or Path(run),
+                found.vocabularies,
+                found.languages,
+                tagged=bool(found.codec.frame.source_before),
+            )
+        name = os.path.basename(os.path.abspath(run))
+        engines.append(TranslationEngine(found, name, **how))
+        for note in describe_choices((source, target), found.languages):
+            say(note)
     return engines
 
 

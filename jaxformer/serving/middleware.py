@@ -77,7 +77,7 @@ class RequestMiddleware:
         app: ASGIApp,
         config: ServingConfig,
         *,
-        refuse: Callable[[Scope, Exception], ASGIApp],
+        refuse: Callable[[Scope, ServingError], ASGIApp],
         begun: Callable[[], None],
         done: Callable[[Exchange], None],
     ) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from jaxformer import __version__
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.errors import InputError
 from jaxformer.serving.access import Access, load_keys
@@ -136,7 +137,7 @@ class Service:
         def note(event: str, duration_secs: float, **_: str | int) -> None:
             thread = threading.current_thread().name
             if event == _COMPILED and thread.startswith(self._name):
-                self.metrics.compiled("ready")
+                self.metrics.count("compilations", "ready")
 
         jax.monitoring.register_event_duration_secs_listener(note)
         tasks = [
@@ -169,7 +170,7 @@ class Service:
                     if not await _run_in(self._compiler, engine.warm):
                         left.remove(engine)
                         continue
-                    self.metrics.compiled("warmup")
+                    self.metrics.count("compilations", "warmup")
                     async with self._compiled:
                         self._compiled.notify_all()
                     if not is_ready and self.state == "ready":
@@ -197,7 +198,7 @@ class Service:
                     "each run must translate a pair of languages of its own, but"
                     f" {names} both translate {'-'.join(pair)}: leave one out"
                 )
-            self.metrics.serve(*pair, engine.checkpoint)
+            self.metrics.count("model_info", *pair, engine.checkpoint, __version__)
         for name, glossary in self._named.items():
             source, _, target = name.partition("-")
             try:
@@ -354,14 +355,16 @@ class Service:
             lambda: [text.finish(each) for text, each in zip(texts, own, strict=True)],
         )
         for text, each in zip(texts, done, strict=True):
-            best = [sentence.hypotheses[0] for sentence in each.sentences]
-            self.metrics.translated(
-                text.engine.languages,
-                sentences=len(text.cuts),
-                characters=len(text.query.text),
-                source_tokens=text.tokens,
-                target_tokens=sum(len(own.tokens) for own in best),
-            )
+            counts = {
+                "sentences": len(text.cuts),
+                "characters": len(text.query.text),
+                "source_tokens": text.tokens,
+                "target_tokens": sum(
+                    len(own.hypotheses[0].tokens) for own in each.sentences
+                ),
+            }
+            for name, count in counts.items():
+                self.metrics.count(name, *text.engine.languages, by=count)
         return done
 
     async def _settle(self, text: Text, cut: Any, room: Room) -> Any:

@@ -8,9 +8,10 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,15 +22,38 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from jaxformer import __version__
 from jaxformer.serving.batcher import Kind
 from jaxformer.serving.middleware import Exchange
 
 LOG = logging.getLogger("jaxformer.serving")
+_METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
-_METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}
+_PAIR = "source", "target"
+# Names, what they count, and labels.
+_COUNTERS = {
+    "requests": ("Answers", "route", "status"),
+    "rejected": ("Requests refused", "reason"),
+    "cancelled": ("Requests whose client left",),
+    "compilations": ("Programs compiled", "when"),
+    "sentences": ("Sentences translated", *_PAIR),
+    "source_tokens": ("Tokens of the sentences translated", *_PAIR),
+    "target_tokens": ("Tokens of their translations", *_PAIR),
+    "characters": ("Characters of the texts translated", *_PAIR),
+}
+_GAUGES = {
+    "queue_sentences": ("Sentences that wait",),
+    "requests_in_flight": ("Requests that are being answered",),
+    "model_info": ("Models that are served", *_PAIR, "checkpoint", "version"),
+}
+_HISTOGRAMS = {
+    "request_duration_seconds": (_SECONDS, "From a request to its answer", "route"),
+    "queue_duration_seconds": (_SECONDS, "Time that a sentence waited"),
+    "batch_duration_seconds": (_SECONDS, "Time of a search", "kind"),
+    "batch_sentences": (_SENTENCES, "Sentences of a batch", "kind"),
+    "batch_padding_ratio": (_RATIOS, "Share of source positions that pad", "kind"),
+}
 # Why requests are refused, by the code of the error.
 _REASONS = {
     "queue": "queue",
@@ -61,72 +85,39 @@ class Metrics:
         own = self.registry = CollectorRegistry()
         ProcessCollector(registry=own)
         PlatformCollector(registry=own)
-
-        def gauge(name: str, help: str, *labels: str) -> Gauge:
-            return Gauge(f"jaxformer_{name}", help, labels, registry=own)
-
-        def counter(name: str, help: str, *labels: str) -> Counter:
-            return Counter(f"jaxformer_{name}", help, labels, registry=own)
-
-        def histogram(
-            name: str, help: str, *labels: str, buckets: Iterable[float] = _SECONDS
-        ) -> Histogram:
-            name, buckets = f"jaxformer_{name}", tuple(buckets)
-            return Histogram(name, help, labels, registry=own, buckets=buckets)
-
-        pair = "source", "target"
-        gauge("queue_sentences", "Sentences that wait").set_function(waiting)
-        self._in_flight = gauge("requests_in_flight", "Requests that are answered")
-        self._requests = counter("requests", "Answers", "route", "status")
-        self._seconds = histogram(
-            "request_duration_seconds", "Time from a request to its answer", "route"
-        )
-        self._waited = histogram(
-            "queue_duration_seconds", "Time that a sentence waited"
-        )
-        self._rows = histogram(
-            "batch_sentences", "Sentences of a batch", "kind", buckets=_SENTENCES
-        )
-        self._padding = histogram(
-            "batch_padding_ratio",
-            "Share of a batch's source positions, its empty rows too, that pad",
-            "kind",
-            buckets=_RATIOS,
-        )
-        self._searched = histogram("batch_duration_seconds", "Time of a search", "kind")
-        self._translated = {
-            name: counter(name, help, *pair)
-            for name, help in {
-                "sentences": "Sentences translated",
-                "source_tokens": "Tokens of the sentences translated",
-                "target_tokens": "Tokens of their translations",
-                "characters": "Characters of the texts translated",
-            }.items()
-        }
-        self._rejected = counter("rejected", "Requests refused", "reason")
-        self._cancelled = counter("cancelled", "Requests whose client left")
-        self._compilations = counter("compilations", "Programs compiled", "when")
-        self._model = gauge("model_info", "Models", *pair, "checkpoint", "version")
+        self._numbers: dict[str, Any] = {}
+        for kind, names in ((Counter, _COUNTERS), (Gauge, _GAUGES)):
+            for name, (help, *labels) in names.items():
+                made = kind(f"jaxformer_{name}", help, labels, registry=own)
+                self._numbers[name] = made
+        for name, (buckets, help, *labels) in _HISTOGRAMS.items():
+            how: Any = {"buckets": buckets, "registry": own}
+            self._numbers[name] = Histogram(f"jaxformer_{name}", help, labels, **how)
+        self._numbers["queue_sentences"].set_function(waiting)
         # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
-            self._rejected.labels(reason)
+            self._numbers["rejected"].labels(reason)
         for when in ("warmup", "ready"):
-            self._compilations.labels(when)
+            self._numbers["compilations"].labels(when)
+
+    def count(self, name: str, *labels: object, by: float = 1) -> None:
+        """Add to a number that has labels."""
+        self._numbers[name].labels(*labels).inc(by)
 
     def begun(self) -> None:
         """Count a request that is being answered."""
-        self._in_flight.inc()
+        self._numbers["requests_in_flight"].inc()
 
     def finished(self, exchange: Exchange) -> None:
         """Count a request that has ended."""
-        route = route_of(exchange)
-        self._in_flight.dec()
-        self._requests.labels(route, exchange.status).inc()
-        self._seconds.labels(route).observe(time.monotonic() - exchange.begun)
+        route, seconds = route_of(exchange), time.monotonic() - exchange.begun
+        self._numbers["requests_in_flight"].dec()
+        self.count("requests", route, exchange.status)
+        self._numbers["request_duration_seconds"].labels(route).observe(seconds)
         if exchange.status == 499:
-            self._cancelled.inc()
+            self._numbers["cancelled"].inc()
         elif exchange.code in _REASONS:
-            self._rejected.labels(_REASONS[exchange.code]).inc()
+            self.count("rejected", _REASONS[exchange.code])
 
     def batch(
         self, kind: Kind, waits: list[float], seconds: float, padding: float | None
@@ -140,26 +131,12 @@ class Metrics:
             padding: share of its source positions that pad; None: it has none.
         """
         for wait in waits:
-            self._waited.observe(wait)
-        self._searched.labels(kind.use).observe(seconds)
-        self._rows.labels(kind.use).observe(len(waits))
+            self._numbers["queue_duration_seconds"].observe(wait)
+        facts = {"duration_seconds": seconds, "sentences": len(waits)}
         if padding is not None:
-            self._padding.labels(kind.use).observe(padding)
-
-    def compiled(self, when: str) -> None:
-        """Count a program: of the ``warmup``, or once the server is ``ready``."""
-        self._compilations.labels(when).inc()
-
-    def translated(self, pair: tuple[str, str], **counts: int) -> None:
-        """Count a text that has been translated: its ``sentences``, ``characters`` and
-        ``source_tokens``, and the ``target_tokens`` of its translation.
-        """
-        for name, count in counts.items():
-            self._translated[name].labels(*pair).inc(count)
-
-    def serve(self, *model: str) -> None:
-        """State a model: its languages and checkpoint."""
-        self._model.labels(*model, __version__).set(1)
+            facts["padding_ratio"] = padding
+        for name, fact in facts.items():
+            self._numbers[f"batch_{name}"].labels(kind.use).observe(fact)
 
 
 def route_of(exchange: Exchange) -> str:

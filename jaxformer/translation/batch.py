@@ -50,10 +50,6 @@ class Sentence(NamedTuple):
     """
     required: Sequence[list[int]] = ()
     """Target tokens of the phrases that the translation contains, in any order."""
-    aligned: int | None = None
-    """How many of its translations are aligned, the best first, where the search
-    aligns; None: all.
-    """
 
 
 class Shape(NamedTuple):
@@ -71,8 +67,6 @@ class Shape(NamedTuple):
     """Required phrases of a sentence and tokens of each; None: no sentence has any."""
     listed: int | None = None
     """Tokens that a shortlist leaves; None: one of few sizes."""
-    aligned: tuple[int, ...] = ()
-    """Tokens of a translation that is aligned, one of these sizes, ascending."""
 
 
 def most_tokens(decoding: DecodingConfig, words: int, positions: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.base import AttentionWeights, EncoderDecoder
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
-from jaxformer.translation.batch import Shape, batches, pad, power_of_two, round_width
+from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import Codec, find_nan, number_words, raise_first
 from jaxformer.translation.compiled import count_workers, in_order
 from jaxformer.translation.models import Models
@@ -30,7 +30,7 @@ def align(
     codec: Codec,
     pairs: Sequence[tuple[list[int], list[int]]],
     layer: int,
-    shape: Shape,
+    rows: int,
 ) -> list[Alignment]:
     """Return the cross-attention of a layer of the first model, by a forward pass over
     the translations.
@@ -40,32 +40,26 @@ def align(
         codec: of the models.
         pairs: tokens of source and translation.
         layer: of the decoder, counted from 1.
-        shape: of the search. All batches have its sizes if it says how long aligned
-            translations are; else one of few.
+        rows: most pairs of a batch.
     """
     model, config = models.models[0], models.models[0].config
     found: list[Alignment] = []
-    for start in range(0, len(pairs), shape.rows):
-        part = pairs[start : start + shape.rows]
-        count = shape.rows if shape.aligned else power_of_two(len(part))
+    for start in range(0, len(pairs), rows):
+        part = pairs[start : start + rows]
         sides = []
-        for place, ids in enumerate(zip(*part, strict=True)):
-            longest = max(map(len, ids))
-            width = round_width(longest, config.max_length)
-            if shape.aligned:
-                widths = shape.aligned if place else (shape.width,)
-                width = next(each for each in widths if each >= longest)
-            sides.append(pad(ids, count, width, config.pad_id))
+        for ids in zip(*part, strict=True):
+            width = round_width(max(map(len, ids)), config.max_length)
+            sides.append(pad(ids, power_of_two(len(part)), width, config.pad_id))
         weights = np.asarray(_cross_attention(model, models.params[0], *sides, layer))
-        found += [_cut(codec, *pair, weights[row]) for row, pair in enumerate(part)]
+        found += [link(codec, *pair, weights[row]) for row, pair in enumerate(part)]
     return found
 
 
-def _cut(
+def link(
     codec: Codec, source: list[int], target: list[int], weights: np.ndarray
 ) -> Alignment:
-    """Remove the padding and the target's frame from the weights of a pair, and label
-    rows and columns.
+    """Return the alignment of a pair of tokens by its cross-attention, without padding
+    and the target's frame.
     """
     sides, frame = codec.vocabularies, codec.frame
     skip, own = len(frame.target_before), (*frame.source_before, *frame.source_after)
@@ -95,7 +89,6 @@ def score(
     codec: Codec,
     pairs: Sequence[Pair],
     decoding: DecodingConfig,
-    shape: Shape | None = None,
 ) -> list[PairScore]:
     """Return the log-probability of each target given its source, in batches of the
     size of ``decoding``.
@@ -105,7 +98,6 @@ def score(
         codec: of the models.
         pairs: sources and targets.
         decoding: the sizes of batches.
-        shape: of one batch that holds all pairs; None: several of few shapes.
 
     Raises:
         InputError: a sentence is longer than the model's positions or not a string, or
@@ -123,13 +115,10 @@ def score(
     workers = count_workers(models.devices)
     sizes = decoding.batch_size, decoding.tokens_per_batch, codec.positions
     groups = [*batches(longest, *sizes, workers=workers)]
-    if shape:
-        groups = [([*range(len(pairs))], shape.rows)]
 
     def run(group: tuple[list[int], int]) -> tuple[list[int], np.ndarray]:
         indices, rows = group
-        longer = longest[indices[0]]
-        width = shape.width if shape else round_width(longer, codec.positions)
+        width = round_width(longest[indices[0]], codec.positions)
         both = (
             pad([side[i] for i in indices], rows, width, pad_id)
             for side in (sources, targets)
@@ -145,100 +134,94 @@ def score(
     return results
 
 
-Candidates: TypeAlias = list[list[tuple[int, float]]]
-"""For each token of a target the most probable tokens in its place, the best first,
-with natural logarithms of their probabilities.
-"""
+class Reading(NamedTuple):
+    """What a forward pass over a pair shows; the first model has the attention."""
+
+    links: Float[Array, "T S"]
+    """The cross-attention of the layer that aligns, mean over its heads."""
+    log_probabilities: Float[Array, " T"]
+    """Of the tokens of the target."""
+    next: tuple[Float[Array, " n"], Int[Array, " n"]]
+    """The most probable tokens at the place asked for: log-probabilities and tokens."""
+    likely: tuple[Float[Array, "N k"], Int[Array, "N k"]]
+    """The same of the first places, fewer of each."""
+    encoder: Float[Array, "L H N N"]
+    """Self-attention between the first tokens."""
+    decoder: Float[Array, "L H N N"]
+    """As ``encoder``, of the target."""
+    cross: Float[Array, "L H N N"]
+    """As ``encoder``, from target to source."""
 
 
-def attend(
+def read(
     models: Models,
-    codec: Codec,
-    source: str,
-    target: str,
+    source: Sequence[int],
+    target: Sequence[int],
     *,
-    width: int | None = None,
-    k: int = 0,
-) -> tuple[Attention, Candidates]:
-    """Return all attention weights of a pair, and what else was probable, by one
-    forward pass.
+    width: int,
+    layer: int = 1,
+    place: int = 0,
+    first: int | None = None,
+) -> Reading:
+    """Read a pair of tokens, by one program for all pairs of a width.
 
     Args:
-        models: the first one's attention, and the candidates of all together.
+        models: one, or an ensemble.
+        source: of a sentence.
+        target: of its translation.
+        width: tokens that each side is padded to.
+        layer: of the decoder that aligns, counted from 1.
+        place: of the token of the target that ``next`` is about.
+        first: tokens of each side whose attention is shown; None: all.
+    """
+    pad_id = models.models[0].config.pad_id
+    sides = (pad([list(ids)], 1, width, pad_id) for ids in (source, target))
+    given = models.models, models.params, models.weights
+    return _read(*given, *sides, place, layer, first)
+
+
+def show_attention(
+    models: Models, codec: Codec, source: list[int], target: list[int], found: Reading
+) -> Attention:
+    """Return all attention weights of a pair of tokens, labelled."""
+    sides, bos_id = codec.vocabularies, models.models[0].config.bos_id
+    queries = {"encoder": source, "decoder": target, "cross": target}
+    keys = {**queries, "cross": source}
+    weights = {
+        kind: np.asarray(getattr(found, kind))[
+            ..., : len(queries[kind]), : len(keys[kind])
+        ]
+        for kind in queries
+    }
+    return Attention(
+        sides.source.pieces(source),
+        sides.target.pieces(target),
+        sides.target.pieces([bos_id, *target[:-1]]),
+        **weights,
+    )
+
+
+def attend(models: Models, codec: Codec, source: str, target: str) -> Attention:
+    """Return all attention weights of a pair, by one forward pass.
+
+    Args:
+        models: the first one's attention.
         codec: of the models.
         source: a sentence.
         target: its translation.
-        width: tokens that each side is padded to; None: one of few.
-        k: candidates at each place.
 
     Raises:
         InputError: a sentence has more tokens than the model has positions, or the
             model has one stack.
     """
-    model = models.models[0]
-    if not isinstance(model, EncoderDecoder):
+    if not isinstance(models.models[0], EncoderDecoder):
         raise InputError(
             "the attention of pairs needs a model of both stacks, and this has one"
         )
-    (source_ids,) = codec.encode_sources([source])
-    (target_ids,) = codec.encode_targets([target])
-    pair, sides = (source_ids, target_ids), codec.vocabularies
-    weights, best = jax.device_get(_read(*_padded(models, pair, width), k, True))
-    queries = {"encoder": source_ids, "decoder": target_ids, "cross": target_ids}
-    keys = {**queries, "cross": source_ids}
-    found = Attention(
-        sides.source.pieces(source_ids),
-        sides.target.pieces(target_ids),
-        sides.target.pieces([model.config.bos_id, *target_ids[:-1]]),
-        **{
-            kind: _stack(getattr(weights, kind))[
-                ..., : len(queries[kind]), : len(keys[kind])
-            ].copy()
-            for kind in queries
-        },
-    )
-    return found, _list(best, len(target_ids))
-
-
-def candidates(
-    models: Models,
-    pair: tuple[list[int], list[int]],
-    k: int,
-    *,
-    width: int | None = None,
-) -> Candidates:
-    """Return the most probable tokens at each place of a target.
-
-    Args:
-        models: that predict.
-        pair: tokens of source and target.
-        k: candidates at each place.
-        width: tokens that each side is padded to; None: one of few.
-    """
-    _, best = jax.device_get(_read(*_padded(models, pair, width), k, False))
-    return _list(best, len(pair[1]))
-
-
-def _padded(
-    models: Models, pair: tuple[list[int], list[int]], width: int | None
-) -> tuple[Any, ...]:
-    """Return the models and a pair as the first arguments of :func:`_read`."""
-    width = width or round_width(max(map(len, pair)), models.positions)
-    pad_id = models.models[0].config.pad_id
-    sides = (pad([ids], 1, width, pad_id) for ids in pair)
-    return models.models, models.params, models.weights, *sides
-
-
-def _list(best: tuple[np.ndarray, np.ndarray] | None, length: int) -> Candidates:
-    if best is None:
-        return [[] for _ in range(length)]
-    values, tokens = (each[:length].tolist() for each in best)
-    return [list(zip(*own, strict=True)) for own in zip(tokens, values, strict=True)]
-
-
-def _stack(layers: list[np.ndarray]) -> np.ndarray:
-    """Stack the weights of layers of one sentence; of no layers, an empty array."""
-    return np.concatenate(layers) if layers else np.zeros((0, 0, 0, 0), np.float32)
+    (own,), (other,) = codec.encode_sources([source]), codec.encode_targets([target])
+    width = round_width(max(len(own), len(other)), models.positions)
+    found = read(models, own, other, width=width)
+    return show_attention(models, codec, own, other, found)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
@@ -261,28 +244,40 @@ def _score(
     return counted[:, skip:].sum(axis=-1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+# Most probable tokens that a reading names: at one place, and at each of the first.
+_NEXT, MOST_LIKELY = 64, 8
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6, 7))
 def _read(
     models: tuple[EncoderDecoder, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
     source: Int[Array, "1 S"],
     target: Int[Array, "1 T"],
-    k: int,
-    attention: bool,
-) -> tuple[
-    AttentionWeights | None, tuple[Float[Array, "T k"], Int[Array, "T k"]] | None
-]:
-    """Return the attention of the first model, and the best tokens of all together."""
-    found = [
+    place: int,
+    layer: int,
+    first: int | None,
+) -> Reading:
+    passes = [
         _forward(model, own, source, target)
         for model, own in zip(models, params, strict=True)
     ]
-    best = None
-    if k:
-        logits = [own[0] for own, _ in found]
-        best = lax.top_k(mean_log_probabilities(logits, weights), k)
-    return found[0][1] if attention else None, best
+    values = mean_log_probabilities([logits for logits, _ in passes], weights)[0]
+    found, size = passes[0][1], values.shape[-1]
+    maps = {
+        kind: jnp.concatenate(layers)[..., :first, :first]
+        if (layers := getattr(found, kind))
+        else jnp.zeros((0, 0, 0, 0))
+        for kind in found._fields
+    }
+    return Reading(
+        cast(Array, found.cross[layer - 1])[0].mean(axis=0),
+        jnp.take_along_axis(values, target[0][:, None], axis=-1)[:, 0],
+        lax.top_k(values[place], min(_NEXT, size)),
+        lax.top_k(values[:first], min(MOST_LIKELY, size)),
+        **maps,
+    )
 
 
 def _forward(

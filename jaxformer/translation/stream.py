@@ -35,7 +35,7 @@ from jaxformer.translation.options import (
     number_lines,
     windows,
 )
-from jaxformer.translation.results import Hypothesis, LongSources, blank, nothing
+from jaxformer.translation.results import Hypothesis, LongSources, blank
 
 if TYPE_CHECKING:
     from jaxformer.translation.shortlist import Shortlist
@@ -287,33 +287,20 @@ class LineSearch:
         """Add their alignments to the translations of sentences."""
         from jaxformer.translation.pairs import align
 
-        counts = [
-            len(each) if sentence.aligned is None else sentence.aligned
-            for sentence, each in zip(sentences, read, strict=True)
-        ]
         pairs = [
             (sentence.ids, ids)
-            for sentence, each, count in zip(sentences, read, counts, strict=True)
-            for ids, _ in each[:count]
+            for sentence, each in zip(sentences, read, strict=True)
+            for ids, _ in each
         ]
         layer = cast(int, self.layer)
-        found = iter(align(self.aligner, self.codec, pairs, layer, shape))
+        found = iter(align(self.aligner, self.codec, pairs, layer, shape.rows))
         return [
             [
-                (ids, dataclasses.replace(one, alignment=next(found)))
-                for ids, one in each[:count]
+                (ids, dataclasses.replace(own, alignment=next(found)))
+                for ids, own in each
             ]
-            + each[count:]
-            for each, count in zip(read, counts, strict=True)
+            for each in read
         ]
-
-    def compile(self, shape: Shape) -> None:
-        """Compile all programs of a shape, by a search of no sentence."""
-        self.search([], shape)
-        end = self.codec.frame.end
-        for width in shape.aligned:
-            sentence, found = Sentence([end], 0, (0, 0)), ([end] * width, nothing())
-            self._align([sentence], [[found]], shape)
 
     def join(
         self, passage: Passage, parts: Sequence[list[Hypothesis]]

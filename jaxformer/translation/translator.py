@@ -406,4 +406,4 @@ class Translator:
             )
             target = self.translate([source], decoding=whole)[0]
         check_text("target", target)
-        return given_pairs.attend(self.models, self.codec, source, target)[0]
+        return given_pairs.attend(self.models, self.codec, source, target)

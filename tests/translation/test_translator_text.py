@@ -150,11 +150,14 @@ LENGTHS = [("Open the file.", "Datei"), ("Close it", "Die Tabelle wird geschloss
 
 
 @pytest.mark.parametrize("text", LENGTHS)
-def test_attention_and_candidates_are_those_of_the_pair_without_padding(text):
+def test_a_reading_is_that_of_the_pair_without_padding(text):
+    """Attention, log-probabilities, and the most probable tokens of each place."""
     translator = random_translator(num_decoder_layers=2)
-    codec, k = translator.codec, 5
-    found, best = pairs.attend(translator.models, codec, *text, k=k)
+    codec, models, k = translator.codec, translator.models, 5
+    found = pairs.attend(models, codec, *text)
     sides = codec.encode_sources(text[:1])[0], codec.encode_targets(text[1:])[0]
+    count, place = len(sides[1]), len(sides[1]) - 1
+    own = jax.device_get(pairs.read(models, *sides, width=32, layer=2, place=place))
     logits, weights = unpadded(translator, *sides)
     for kind in ("encoder", "decoder", "cross"):
         expected = np.concatenate(getattr(weights, kind))
@@ -162,10 +165,15 @@ def test_attention_and_candidates_are_those_of_the_pair_without_padding(text):
     rows = logits[0].astype(np.float64)
     rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
     order = np.argsort(-rows, axis=-1)[:, :k]
-    assert [[token for token, _ in own] for own in best] == order.tolist()
-    values = [[value for _, value in own] for own in best]
-    np.testing.assert_allclose(
-        values, np.take_along_axis(rows, order, 1), rtol=1e-5, atol=1e-5
-    )
-    assert pairs.candidates(translator.models, sides, k) == best
+    assert own.likely[1][:count, :k].tolist() == order.tolist()
+    assert own.next[1][:k].tolist() == order[place].tolist()
+    for values, tokens in (
+        (own.likely[0][:count, :k], order),
+        (own.log_probabilities[:count, None], np.array(sides[1])[:, None]),
+        (own.next[0][None, :k], order[place:]),
+    ):
+        expected = np.take_along_axis(rows[-len(values) :], tokens, 1)
+        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+    links = own.links[:count, : len(sides[0])]
+    np.testing.assert_allclose(links, weights.cross[1][0].mean(0), rtol=1e-5, atol=1e-6)
     assert translator.attention(*text).cross.tolist() == found.cross.tolist()

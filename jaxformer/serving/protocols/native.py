@@ -34,9 +34,9 @@ from jaxformer.serving.fields import (
     wrong,
 )
 from jaxformer.serving.languages import find_engine, name_language
-from jaxformer.serving.pairs import MOST_CANDIDATES
 from jaxformer.serving.service import Admitted, Client, Service
 from jaxformer.serving.words import Alternative
+from jaxformer.translation.pairs import MOST_LIKELY
 from jaxformer.translation.text.placeholders import hide
 from jaxformer.translation.text.text import Query, SentenceResult, Translated
 
@@ -90,7 +90,7 @@ class AskedAttention(Languages):
 
     text: Word
     translation: Word | None = None
-    k: Annotated[Whole, Field(ge=0, le=MOST_CANDIDATES)] = 0
+    k: Annotated[Whole, Field(ge=0, le=MOST_LIKELY)] = 0
 
 
 class AskedWords(Languages):
@@ -98,7 +98,7 @@ class AskedWords(Languages):
 
     text: Word
     prefix: Word = ""
-    k: Annotated[Whole, Field(ge=1, le=MOST_CANDIDATES)] = MOST_CANDIDATES
+    k: Annotated[Whole, Field(ge=1, le=MOST_LIKELY)] = MOST_LIKELY
 
 
 class AskedPair(BaseModel):
@@ -449,8 +449,10 @@ def _make_queries(
     engine = find_engine(service.engines, asked.source, asked.target)
     if asked.n_best > (most := engine.beam_size):
         raise wrong("n_best", f"at most {most}", asked.n_best, "out_of_range", most)
-    rows = {"prefixes": prefixes or [""] * len(texts)}
-    rows["required"] = asked.required or [[]] * len(texts)
+    rows: dict[str, Sequence[Any]] = {
+        "prefixes": prefixes or [""] * len(texts),
+        "required": asked.required or [[]] * len(texts),
+    }
     for name, own in rows.items():
         if len(own) != (count := len(texts)):
             rule = f"a list of one for each text, {count}"
