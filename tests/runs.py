@@ -107,9 +107,7 @@ class Outcome(NamedTuple):
         assert self.out == b""
         line, *more = self.err.removesuffix("\n").split("\n")
         assert len(more) == self.code - 1, self
-        assert not more or re.fullmatch(r"see: jaxformer( [a-z]+)? --help", more[0]), (
-            self
-        )
+        assert all(re.fullmatch("see: jaxformer( [a-z]+)? --help", x) for x in more)
         assert line.startswith("jaxformer: error: "), self
         return line.removeprefix("jaxformer: error: ")
 

@@ -61,9 +61,7 @@ TRAIN = "train --config=reverse --workdir=x"
         ("info --config=reverse --config.model.d_model=0", 2, "model.d_model must be"),
         ("info --config=qickstart", 2, "no configuration file qickstart; did you m"),
         ("compare a b", 1, "no file a"),
-        ("plot --workdir=a", 1, ""),
         ("reproduce 3 --run xx=R", 2, "table 3 has no row 'xx'"),
-        ("attention --workdir=x  --to=de", 2, "SENTENCE"),
         ("translate --workdir=x --alignment_layer=1", 2, "is for --alignment: add"),
     ],
 )

@@ -147,10 +147,8 @@ def test_compare_chooses_by_the_references(tmp_path, capsys):
     for name in ("first", "reference"):
         (tmp_path / name).write_text(lines, encoding="utf-8")
     reference = f"--reference={tmp_path / 'reference'}"
-    assert main(["compare", reference, str(tmp_path / "first"), "--format=json"]) in (
-        0,
-        None,
-    )
+    given = [reference, str(tmp_path / "first"), "--format=json"]
+    assert main(["compare", *given]) in (0, None)
     found = json.loads(capsys.readouterr().out)
     assert found["results"][0]["score"]["value"] == pytest.approx(100)
     assert "|tok:zh|" in found["results"][0]["score"]["signature"]
