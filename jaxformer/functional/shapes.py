@@ -109,6 +109,12 @@ def _leaves(name: str, axes: Mapping[str, Any] | str, value: Any) -> _Arrays:
 
 
 def _form(value: Any) -> jax.ShapeDtypeStruct:
-    """Return shape and kind of number: integers of every size are one."""
+    """Return shape and kind of number: integers of every size are one. An axis of no
+    known size, as in an exported program, gets a number, with few others of its own.
+    """
     whole = jnp.issubdtype(value.dtype, jnp.integer)
-    return jax.ShapeDtypeStruct(value.shape, jnp.int32 if whole else value.dtype)
+    shape = tuple(
+        size if isinstance(size, int) else 4096 + hash(size) % 4096
+        for size in value.shape
+    )
+    return jax.ShapeDtypeStruct(shape, jnp.int32 if whole else value.dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.translator import Translator
 

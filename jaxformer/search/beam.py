@@ -227,7 +227,7 @@ def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
     chosen, finished = _merge_groups(rules, chosen, finished)
     exists = chosen.scores > -jnp.inf
     each = jnp.where(exists[..., None], chosen.token_log_probabilities[:, :, 1:], 0.0)
-    broken = jnp.isnan(state.finished.scores).reshape(len(exists), -1)
+    broken = jnp.isnan(state.finished.scores).reshape(exists.shape[0], -1)
     return SearchResult(
         tokens=jnp.where(exists[..., None], chosen.tokens[:, :, 1:], rules.pad_id),
         scores=jnp.where(broken.any(axis=1, keepdims=True), jnp.nan, chosen.scores),

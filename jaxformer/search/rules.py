@@ -224,8 +224,9 @@ def next_logits(
     """
     match step(tokens, cache):
         case (logits, new):
-            wanted = [Float[Array, f"{tokens.size} V"]]
-            compare("a step returns", [("logits [N V]", wanted, logits)])
+            both = [("tokens", [Int[Array, " N"]], tokens)]
+            both += [("logits", [Float[Array, "N V"]], logits)]
+            compare("a step returns", both)
             return logits, new
         case found:
             shapes = jax.tree.map(jnp.shape, found)

@@ -121,3 +121,15 @@ NARROW = r"\['kernel'\]: Float\[D H K\], not float32\[16, 2, 8\], for x: .* 12\]
 def test_what_does_not_fit_is_refused(function, inputs, line):
     with pytest.raises(InputError, match=line):
         function(*inputs)
+
+
+def test_axes_without_a_known_size_are_compared(unchecked):
+    """As in an exported program: equal ones fit, others do not."""
+    rows, other = jax.export.symbolic_shape("rows, other")
+    head = lambda size: jax.ShapeDtypeStruct((size, 3, 2, 4), jnp.float32)  # noqa: E731
+    mask = jax.ShapeDtypeStruct((rows, 1, 1, 3), bool)
+    attend = functools.partial(jax.eval_shape, F.dot_product_attention)
+    output, _ = attend(head(rows), head(rows), head(rows), mask)
+    assert output.shape == (rows, 3, 2, 4)
+    with pytest.raises(InputError, match="takes key"):
+        attend(head(rows), head(other), head(rows), mask)
