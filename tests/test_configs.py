@@ -410,7 +410,6 @@ def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
         ("paper/table3:none", "paper/table3 has no variant none: table 3 has no row"),
         ("quickstart:small", "configs/quickstart.py has no variants: leave out :small"),
         *((name, "no configuration file ") for name in ("none:small", "", "paper")),
-        ("qickstart", "no configuration file qickstart; did you mean quickstart?"),
         ("configs/none.py", "configs/none.py; jaxformer has finetune, language_m"),
     ],
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 
 from jaxformer.checkpoints.average import (
     best_steps,
@@ -65,23 +63,20 @@ def run(options: argparse.Namespace) -> None:
     elif options.best is not None:
         steps, name = best_steps(checkpoints, options.best), f"best-{options.best}"
     else:
-        last = options.last or _choose_last(options.workdir, checkpoints.steps)
+        count, last = len(checkpoints.steps), options.last
+        if last is None:
+            if count == 1:
+                raise InputError(
+                    f"{options.workdir} has one checkpoint: nothing to average"
+                )
+            last = max(1, min(_LAST, count))
+            if last == count < _LAST:
+                say(
+                    f"averaging all {last} checkpoints of {options.workdir};"
+                    " --last=N takes fewer"
+                )
         steps, name = last_steps(checkpoints, last), f"last-{last}"
     if options.name is not None:
         name = options.name
     made = save_average(options.workdir, name, checkpoints, steps)
     write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
-
-
-def _choose_last(run: Path, steps: Sequence[int]) -> int:
-    """Return how many checkpoints are averaged where no option says it.
-
-    Raises:
-        InputError: the run has one.
-    """
-    last = max(1, min(_LAST, len(steps)))
-    if len(steps) == 1:
-        raise InputError(f"{run} has one checkpoint: nothing to average")
-    if last == len(steps) < _LAST:
-        say(f"averaging all {last} checkpoints of {run}; --last=N takes fewer")
-    return last

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         ("input", text_file, "FILE", "prompts, one a line (default: standard input)"),
-        ("max_tokens", number(1), "N", f"most added tokens (default {ADDED_TOKENS})"),
+        ("max_tokens", number(1), "N", "most added tokens", ADDED_TOKENS),
     )
     ends = ("stop", str, "TEXT", "ends a continuation; may be repeated")
     add_options(parser, ends, repeated=True)
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
     with phase("restoring the model"):
         generator = Generator.load(options.workdir, options.checkpoint)
     asked = {
-        "most": options.max_tokens or ADDED_TOKENS,
+        "most": options.max_tokens,
         "stop": [text.replace("\\n", "\n") for text in options.stop],
         "decoding": decoding,
     }

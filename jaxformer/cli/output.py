@@ -20,17 +20,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import jax
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TimeRemainingColumn,
-)
 
 from jaxformer.cli.main import wrap
 from jaxformer.data.files import check_folder, open_lines, stream_lines
-from jaxformer.errors import InputError, LineError, escape_controls
+from jaxformer.errors import InputError, LineError, escape_controls, require
 from jaxformer.files import (
     cannot_write,
     check_writable,
@@ -226,14 +219,13 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
         InputError: an input or the folder of the file is missing or cannot be written,
             the file is a folder, or it is one of the inputs.
     """
-    for given in inputs:
-        if given and not given.exists():
+    for given in filter(None, inputs):
+        if not given.exists():
             raise InputError(f"no file {given}")
+        if path and path.is_file() and path.samefile(given):
+            raise InputError(f"{path} is the file that is read: name another to write")
     if path is None:
         return
-    for given in inputs:
-        if given and path.is_file() and path.samefile(given):
-            raise InputError(f"{path} is the file that is read: name another to write")
     if not path.parent.is_dir():
         raise InputError(
             f"cannot write {path}: there is no folder {path.parent}; make it first"
@@ -266,10 +258,10 @@ def write_record(record: Mapping[str, object], *, indent: int | None = None) -> 
     write_output(None, [escape_controls(text)])
 
 
-_FORM = "a table on a terminal, JSON elsewhere"
-
-
-def add_format(parser: argparse.ArgumentParser, usual: str = _FORM) -> None:
+def add_format(
+    parser: argparse.ArgumentParser,
+    usual: str = "a table on a terminal, JSON elsewhere",
+) -> None:
     """Declare the form of a result, for :func:`write_result`."""
     told = f"form of the result (default: {usual})"
     parser.add_argument("--format", choices=("table", "json"), help=told)
@@ -337,9 +329,10 @@ _drawn: list[Callable[[], object]] = []
 
 def _draw(*columns: Any, transient: bool, hidden: bool = False) -> Any:
     """Return a display of rich on standard error, if that is a terminal."""
-    shown = Progress(
+    console = require("rich.console", "train").Console(stderr=True)
+    shown = require("rich.progress", "train").Progress(
         *columns,
-        console=Console(stderr=True),
+        console=console,
         transient=transient,
         disable=hidden or not sys.stderr.isatty(),
     )
@@ -398,8 +391,9 @@ def show_progress(
         unit: what is counted.
     """
     mixed = output is None and sys.stdout.isatty()
-    left = TimeRemainingColumn(compact=True)
-    columns = BarColumn(), MofNCompleteColumn(), unit, left
+    progress = require("rich.progress", "train")
+    left = progress.TimeRemainingColumn(compact=True)
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), unit, left
     hidden = mixed and total is None
     with _draw(*columns, transient=mixed, hidden=hidden) as shown:
         yield functools.partial(shown.advance, shown.add_task("", total=total))

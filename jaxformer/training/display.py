@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxformer import bucket
-from jaxformer.errors import escape_controls
+from jaxformer.errors import escape_controls, require
 
 
 class Display:
@@ -66,13 +66,13 @@ class Bar(Display):
 
     def __init__(self, steps: int) -> None:
         """Begin a run of so many steps."""
+        live = require("rich.live", "train").Live
         from rich.console import Console
-        from rich.live import Live
 
         self._steps, self._words, self._doing = steps, "", ""
         self.advance(0, {})
         self._console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-        self._live = Live(
+        self._live = live(
             console=self._console, get_renderable=self._draw, refresh_per_second=1
         )
         self._live.start()

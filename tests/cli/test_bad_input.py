@@ -163,8 +163,6 @@ def test_an_error_cannot_control_a_terminal(call, tmp_path):
         ("--length_penalty=none --alpha=1", "--alpha has no effect with length_pen"),
         ("--top_k=5", "--top_k is for drawing at random: add --sample, or leave"),
         ("--output=/none/out", "cannot write /none/out: there is no folder /none"),
-        ("--mbr", "--n_best=32"),
-        ("--alignment", "--alignment is a part of --format=jsonl: add that, or leave"),
         ("--ensemble=RUN --ensemble_weights=1,x", "such as 2,1, not '1,x'"),
         ("--ensemble=RUN --ensemble_weights=1,2,3", "3 weights for an ensemble of 2"),
         (
