@@ -74,19 +74,19 @@ def noted() -> Iterator[None]:
 
     Outside the main thread, where Python allows no handlers, nothing changes.
     """
+    if not signals():
+        yield
+        return
     out, into = os.pipe()
     os.set_blocking(into, False)
     threading.Thread(target=_watch, args=[out], daemon=True).start()
-    own = bool(signals())
+    signal.set_wakeup_fd(into)
     _noted.clear()
-    if own:
-        signal.set_wakeup_fd(into)
     try:
         with handled(_note):
             yield
     finally:
-        if own:
-            signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)
         os.close(into)
         _noted.clear()
 

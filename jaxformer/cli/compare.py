@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_metrics, add_options
+from jaxformer.cli.arguments import add_metrics, add_options, wrong_usage
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import (
     add_format,
@@ -17,7 +17,6 @@ from jaxformer.cli.output import (
     write_record,
 )
 from jaxformer.data.files import open_lines
-from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.breakdown import count_words
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
@@ -86,10 +85,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compare."""
     names = [field.name for field in dataclasses.fields(ComparisonConfig)]
-    try:
+    with wrong_usage("comparison"):
         config = ComparisonConfig(**{name: getattr(options, name) for name in names})
-    except InputError as error:
-        raise UsageError(f"--{error}") from None
     counted = options.frequencies
     texts = (*options.reference, options.source, counted)
     check_output(options.html, *options.systems, *texts)

@@ -14,6 +14,7 @@ import importlib.metadata
 import itertools
 import os
 import platform
+import re
 import shutil
 import sys
 import textwrap
@@ -306,12 +307,10 @@ def _check_process(arguments: Sequence[str], command: str) -> None:
     """
     names = [*arguments, os.getcwd()] if command == "train" else arguments
     for name in names:
-        try:
-            name.encode("utf-8")
-        except UnicodeEncodeError:
+        if re.search("[\ud800-\udfff]", name):
             raise InputError(
                 f"names and text must be UTF-8, not {name!a}: rename the file or folder"
-            ) from None
+            )
     if sys.stdout is None and command != "train":
         raise InputError(
             "standard output is closed: redirect it to a file or to /dev/null"
@@ -392,11 +391,12 @@ def keep_programs() -> None:
         with contextlib.suppress(RuntimeError, OSError, InputError):
             home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
             folder = Path(home) / "jaxformer" / "xla"
-            prune_programs(folder, CACHE_BYTES)
             own = folder / name_machine()
             own.mkdir(parents=True, exist_ok=True)
             check_writable(own)
             jax.config.update("jax_compilation_cache_dir", str(own))
+            # another process may remove a program meanwhile
+            prune_programs(folder, CACHE_BYTES)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Of all programs, however small: a first state is drawn by many.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -423,14 +423,12 @@ def prune_programs(folder: Path, most: int) -> None:
     """
     found = []
     for path in folder.rglob("*-cache"):
-        with contextlib.suppress(OSError):  # another process may remove it
-            status = path.stat()
-            found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+        status = path.stat()
+        found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
     for _, size, path in sorted(found, reverse=True):
         most -= size
         if most < 0:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

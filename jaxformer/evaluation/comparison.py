@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation import breakdown, significance
 from jaxformer.evaluation.breakdown import Difference, LengthBucket, WordBucket
 from jaxformer.evaluation.significance import Bootstrap, Interval
@@ -47,7 +47,8 @@ class ComparisonConfig:
             value, least = getattr(self, name), 100 if name == "resamples" else 0
             if not least <= value <= bounds[name]:
                 raise InputError(
-                    f"{name} must be from {least} to {bounds[name]:,}, not {value}"
+                    f"comparison.{name} must be from {least} to {bounds[name]:,},"
+                    f" not {value}"
                 )
 
 
@@ -130,11 +131,11 @@ def compare(
         frequencies_name: the text in which they were counted.
 
     Raises:
-        InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`; or
-            ``config.lengths`` is ``source`` and there are no sources.
+        UsageError: ``config.lengths`` is ``source`` and there are no sources.
+        InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`.
     """
     if config.lengths == "source" and sources is None:
-        raise InputError("lengths of sources need the sources: give --source")
+        raise UsageError("lengths of sources need the sources: give --source")
     baseline, *others = systems
     statistics = {
         metric: {

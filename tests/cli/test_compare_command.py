@@ -204,7 +204,7 @@ def test_the_page_replaces_no_input(call, files, tmp_path):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("worse.txt better.txt", 1, "give --reference=FILE"),
+        ("worse.txt better.txt", 2, "give --reference=FILE"),
         ("--reference=short worse.txt", 1, "there are 40 hypotheses and 1 references"),
         (
             "--reference=reference.txt worse.txt worse.txt",
@@ -212,7 +212,7 @@ def test_the_page_replaces_no_input(call, files, tmp_path):
             "worse.txt is named twice",
         ),
         ("BOTH --metrics=blue", 2, "no metric 'blue'; did you mean bleu?"),
-        ("BOTH --lengths=source", 1, "give --source"),
+        ("BOTH --lengths=source", 2, "give --source"),
         ("BOTH --resamples=3", 2, "--resamples must be from 100 to 1,000,000, not 3"),
     ],
 )
