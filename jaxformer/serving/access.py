@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -129,6 +130,7 @@ class Access:
             )
 
 
+@functools.lru_cache(1024)
 def _network(address: str) -> str:
     """Return an address, or the network of 64 bits of one of IPv6: one client."""
     try:
