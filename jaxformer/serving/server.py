@@ -58,32 +58,30 @@ def serve(
     with contextlib.closing(bind(config.host, config.port)) as bound:
         url = name_url(bound, config.root_path)
 
-        def loaded() -> None:
-            show(f"listening {url}")
-            if config.keys is None and not allowed_hosts(config.host):
-                say(f"anybody who reaches {url} may use it: see --keys")
-            say(f"compiling {service.programs[1]} programs, ready after the first")
+        def tell(step: str) -> None:
+            done, of = service.programs
+            if step in ("ready", "warm"):
+                _freeze_heap()
+            if step == "failed":
+                server.should_exit = True
+            elif step == "loaded":
+                show(f"listening {url}")
+                if config.keys is None and not allowed_hosts(config.host):
+                    say(f"anybody who reaches {url} may use it: see --keys")
+                say(f"compiling {of} programs, ready after the first")
+            elif step == "ready":
+                pairs = ", ".join(
+                    f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
+                    for pair, engine in service.engines.items()
+                )
+                seconds = time.monotonic() - begun
+                show(f"ready {url} {pairs}, {done} programs in {seconds:.0f} s")
+                notify("READY=1")
+            else:
+                with contextlib.suppress(OSError):  # the terminal may be closed
+                    say(f"all {done} programs are compiled")
 
-        def ready() -> None:
-            _freeze_heap()
-            pairs = ", ".join(
-                f"{'-'.join(pair)} checkpoint {engine.checkpoint}"
-                for pair, engine in service.engines.items()
-            )
-            count, seconds = service.programs[0], time.monotonic() - begun
-            show(f"ready {url} {pairs}, {count} programs in {seconds:.0f} s")
-            notify("READY=1")
-
-        def warm() -> None:
-            _freeze_heap()
-            with contextlib.suppress(OSError):  # the terminal may be closed
-                say(f"all {service.programs[0]} programs are compiled")
-
-        def stop() -> None:
-            server.should_exit = True
-
-        steps: Any = {"loaded": loaded, "ready": ready, "warm": warm, "stop": stop}
-        service = Service(load, config, glossaries, **steps)
+        service = Service(load, config, glossaries, tell)
         server = Server(service)
         server.run_on(bound)
 

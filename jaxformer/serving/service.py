@@ -81,11 +81,7 @@ class Service:
         load: Callable[[], Sequence[TranslationEngine]],
         config: ServingConfig,
         glossaries: Mapping[str, Glossary] | None = None,
-        *,
-        loaded: Callable[[], object] = lambda: None,
-        ready: Callable[[], object] = lambda: None,
-        warm: Callable[[], object] = lambda: None,
-        stop: Callable[[], object] = lambda: None,
+        tell: Callable[[str], object] = lambda step: None,
     ) -> None:
         """Load nothing yet.
 
@@ -94,16 +90,14 @@ class Service:
             config: of the server.
             glossaries: whose terms translations contain, by pair, such as ``en-de``;
                 an empty text is the only pair.
-            loaded: called once the runs are read.
-            ready: called once a translation waits for no more compilation.
-            warm: called once all programs are compiled.
-            stop: ends the server, as the runs cannot be served.
+            tell: called once the runs are ``loaded``, once a translation waits for no
+                more compilation (``ready``), once all programs are compiled (``warm``),
+                and when the service ``failed``, see ``error``.
 
         Raises:
             InputError: the keys cannot be read.
         """
-        self._load, self._loaded, self._ready = load, loaded, ready
-        self._warmed, self._stop = warm, stop
+        self._load, self._tell = load, tell
         self.config, self._named = config, glossaries or {}
         self._glossaries: dict[tuple[str, str], Glossary] = {}
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
@@ -139,10 +133,16 @@ class Service:
             if event == _COMPILED and thread.startswith(self._name):
                 self.metrics.count("compilations", "ready")
 
+        async def guarded(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            try:
+                await work()
+            except Exception as error:
+                self.error = error
+                self._tell("failed")
+
         jax.monitoring.register_event_duration_secs_listener(note)
-        tasks = [
-            asyncio.create_task(each()) for each in (self.batcher.serve, self._warm)
-        ]
+        works = self.batcher.serve, self._warm
+        tasks = [asyncio.create_task(guarded(work)) for work in works]
         try:
             yield
         finally:
@@ -160,26 +160,22 @@ class Service:
 
     async def _warm(self) -> None:
         """Read the runs, and compile their programs: one of each engine in turn."""
-        try:
-            self._add(await _run_in(self._compiler, self._load))
-            self.is_loaded.set()
-            self._loaded()
-            left, is_ready = list(self.engines.values()), False
-            while left:
-                for engine in list(left):
-                    if not await _run_in(self._compiler, engine.warm):
-                        left.remove(engine)
-                        continue
-                    self.metrics.count("compilations", "warmup")
-                    async with self._compiled:
-                        self._compiled.notify_all()
-                    if not is_ready and self.state == "ready":
-                        is_ready = True
-                        self._ready()
-            self._warmed()
-        except Exception as error:
-            self.error = error
-            self._stop()
+        self._add(await _run_in(self._compiler, self._load))
+        self.is_loaded.set()
+        self._tell("loaded")
+        left, is_ready = list(self.engines.values()), False
+        while left:
+            for engine in list(left):
+                if not await _run_in(self._compiler, engine.warm):
+                    left.remove(engine)
+                    continue
+                self.metrics.count("compilations", "warmup")
+                async with self._compiled:
+                    self._compiled.notify_all()
+                if not is_ready and self.state == "ready":
+                    is_ready = True
+                    self._tell("ready")
+        self._tell("warm")
 
     def _add(self, engines: Sequence[TranslationEngine]) -> None:
         """Take engines that have read their runs.

@@ -88,7 +88,8 @@ def fail():
 )
 def test_what_cannot_be_served_ends_the_server(engines, glossary, fault):
     ended, named = threading.Event(), {glossary: Glossary({"one": "EINS"})}
-    service = Service(lambda: engines, configure(), named, stop=ended.set)
+    told = {"failed": ended.set, "loaded": list}
+    service = Service(lambda: engines, configure(), named, lambda step: told[step]())
 
     async def main():
         await until(ended.is_set)
