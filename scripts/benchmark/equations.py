@@ -2,8 +2,8 @@
 r"""Time a training step with each function of jaxformer.kernels replaced by its
 equation.
 
-    python scripts/benchmark/kernels.py --model=tiny --precision=float32
-    python scripts/benchmark/kernels.py --model=base --rows=98 --length=256
+    python scripts/benchmark/equations.py --model=tiny --precision=float32
+    python scripts/benchmark/equations.py --model=base --rows=98 --length=256
 
 A row is a function: the time of the step with its equation, over that of the step as
 it is, as a median over interleaved turns; and the memory of intermediate results. The
