@@ -49,14 +49,12 @@ from jaxformer.functional.masks import (
     segment_mask,
     window_mask,
 )
-from jaxformer.functional.positions import (
+from jaxformer.functional.positions import learned, segment_positions, sinusoidal
+from jaxformer.functional.relative_positions import (
     alibi,
-    learned,
     relative_bias,
     relative_buckets,
     rotary,
-    segment_positions,
-    sinusoidal,
 )
 
 __all__ = [

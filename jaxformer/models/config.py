@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.errors import InputError, check_keys, key
 from jaxformer.functional.layers import GATED
 from jaxformer.kernels.backends import BACKENDS
-from jaxformer.nn.attention import (
+from jaxformer.nn.config import (
     ACTIVATIONS,
     NORM_ORDERS,
     NORMS,

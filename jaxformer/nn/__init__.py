@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
+from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.blocks import (
     DecoderLayer,
     EncoderLayer,
@@ -13,6 +13,7 @@ from jaxformer.nn.blocks import (
     Residual,
     RMSNorm,
 )
+from jaxformer.nn.config import LayerConfig
 from jaxformer.nn.dropout import Dropout
 from jaxformer.nn.embedding import Embedding, PositionBias, Positions
 from jaxformer.nn.recurrent import EarlierAttention

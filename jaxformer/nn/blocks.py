@@ -17,8 +17,9 @@ from jaxformer.functional.masks import SegmentMask
 from jaxformer.kernels.elementwise import ACTIVATIONS
 from jaxformer.kernels.matmul import joint_linear
 from jaxformer.kernels.norm import layer_norm
-from jaxformer.nn.attention import LayerConfig, MultiHeadAttention, Weights
+from jaxformer.nn.attention import MultiHeadAttention, Weights
 from jaxformer.nn.cache import KeyValueStore, Spans, attend_to_spans
+from jaxformer.nn.config import LayerConfig
 from jaxformer.nn.dropout import Dropout, make_drop
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import init_embedding, positions
+from jaxformer.functional import init_embedding, positions, relative_positions
 from jaxformer.kernels.matmul import embed, project_to_vocabulary
 from jaxformer.nn.sharding import sum_gradient_once
 from jaxformer.typing import Array, Float, Int
@@ -183,11 +183,11 @@ class PositionBias(nn.Module):
         if self.kind == "none":
             return None
         if self.kind == "alibi":
-            return positions.alibi(self.num_heads, queries, keys)
+            return relative_positions.alibi(self.num_heads, queries, keys)
         table = self.param(
             "table",
             nn.initializers.zeros_init(),
-            (positions.BUCKETS, self.num_heads),
+            (relative_positions.BUCKETS, self.num_heads),
             jnp.float32,
         )
-        return positions.relative_bias(table, queries, keys, causal=causal)
+        return relative_positions.relative_bias(table, queries, keys, causal=causal)

@@ -19,9 +19,10 @@ from jaxformer.errors import InputError
 from jaxformer.functional.attention import Mask
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.kernels.matmul import LINEAR_OUTPUT
-from jaxformer.nn.attention import LayerConfig, Weights
+from jaxformer.nn.attention import Weights
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, make_norm
 from jaxformer.nn.cache import KeyValueStore, Spans, project_to_store, slot_positions
+from jaxformer.nn.config import LayerConfig
 from jaxformer.nn.embedding import PositionBias
 from jaxformer.typing import Array, Bool, Float, Int
 

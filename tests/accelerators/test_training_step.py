@@ -13,6 +13,7 @@ from accelerators.conftest import arrays, exchanges, host_calls, need
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer import functional as F
+from jaxformer.kernels import attend
 from jaxformer.training.batch_losses import MOST_LOGIT_BYTES
 from topologies import devices_of
 
@@ -159,7 +160,7 @@ def test_the_kernel_of_a_gpu_differentiates_odd_lengths(packed):
 
     def loss(query, key, value, segments):
         mask = F.SegmentMask(segments, segments if packed else None, causal=True)
-        output, _ = F.dot_product_attention(query, key, value, mask, backend="cudnn")
+        output, _ = attend(query, key, value, mask, backend="cudnn")
         return output.astype(jnp.float32).sum()
 
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):

@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional.positions import alibi_slopes
+from jaxformer.functional.relative_positions import alibi_slopes
 
 RANDOM = np.random.default_rng(0)
 
