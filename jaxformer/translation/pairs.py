@@ -56,7 +56,10 @@ def align(
 
 
 def link(
-    codec: Codec, source: list[int], target: list[int], weights: np.ndarray
+    codec: Codec,
+    source: list[int],
+    target: list[int],
+    weights: Float[np.ndarray, "T S"],
 ) -> Alignment:
     """Return the alignment of a pair of tokens by its cross-attention, without padding
     and the target's frame.
