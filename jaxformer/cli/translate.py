@@ -62,8 +62,8 @@ examples:
     --alignment
   jaxformer translate --workdir=runs/quickstart --input=page.html \\
     --output=page.de.html --format=html
-  jaxformer translate --workdir=runs/quickstart --input=ui.en --glossary=terms.tsv \\
-    --placeholders
+  jaxformer translate --workdir=runs/quickstart --input=ui.en --placeholders \\
+    --glossary=terms.tsv
 
 Text is UTF-8, one sentence a line. Each line of input has one line of output, in order;
 blank lines stay empty. A line of more tokens than in training is cut at the ends of its

@@ -61,8 +61,9 @@ def joint_linear(x: Float[Array, "*B D"], *maps: Parameters) -> Linear:
     """
     kernels = [each["kernel"] for each in maps]
     check_mesh((x, kernels))
-    same = len({kernel.shape for kernel in kernels}) == 1
-    if not is_half(x) or not same or isinstance(kernels[0], Int8Weights):
+    if not is_half(x) or any(isinstance(each, Int8Weights) for each in kernels):
+        return linear
+    if len({kernel.shape for kernel in kernels}) > 1:
         return linear
     outputs = half_affine(x, kernels, [each.get("bias") for each in maps], 1)
     computed = dict(zip(map(id, kernels), outputs, strict=True))

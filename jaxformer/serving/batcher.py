@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from jaxformer.serving.errors import ServingError, draining
 
 
-class Kind(NamedTuple):
+class BatchKind(NamedTuple):
     """What the sentences of a batch share."""
 
     pair: tuple[str, str]
@@ -46,7 +46,7 @@ class Job:
         since: when it was put into the queue.
     """
 
-    kind: Kind
+    kind: BatchKind
     width: int
     payload: Any
     room: Room
@@ -67,7 +67,7 @@ class Batcher:
         self,
         search: Callable[[list[Job]], Awaitable[Sequence[Any]]],
         *,
-        rows: Callable[[Kind], int],
+        rows: Callable[[BatchKind], int],
         capacity: int,
         workers: int = 1,
     ) -> None:
@@ -81,7 +81,7 @@ class Batcher:
         """
         self._search, self._rows, self._capacity = search, rows, capacity
         self._workers = workers
-        self._lanes: dict[tuple[Kind, int], list[tuple[float, int, Job]]] = {}
+        self._lanes: dict[tuple[BatchKind, int], list[tuple[float, int, Job]]] = {}
         self._turn, self._numbers = 0.0, itertools.count()
         self._held, self._requests = Counter[str](), Counter[str]()
         self._jobs: set[Job] = set()
@@ -246,7 +246,7 @@ class Room:
         self.is_broken, self.since = False, time.monotonic()
         self.begun: float | None = None
 
-    def put(self, kind: Kind, width: int, payload: Any) -> asyncio.Future[Any]:
+    def put(self, kind: BatchKind, width: int, payload: Any) -> asyncio.Future[Any]:
         """Queue a sentence, and return its result to come. Cancelling that takes the
         sentence out of the queue, or drops what is found.
         """

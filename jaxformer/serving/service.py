@@ -25,7 +25,7 @@ from jaxformer import __version__
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.errors import InputError
 from jaxformer.serving.access import Access, load_keys
-from jaxformer.serving.batcher import Batcher, Job, Kind, Room
+from jaxformer.serving.batcher import Batcher, BatchKind, Job, Room
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
@@ -372,7 +372,7 @@ class Service:
             asks = [
                 [
                     room.put(
-                        Kind(engine.languages, own.kind),
+                        BatchKind(engine.languages, own.kind),
                         next(
                             each
                             for each in engine.programs.widths(own.kind)
@@ -408,7 +408,7 @@ class Service:
             await self._wait_for(engine, *uses)
 
             async def run(call: Callable[[TranslationEngine], Result]) -> Result:
-                return await room.put(Kind(engine.languages, _CALL), 0, call)
+                return await room.put(BatchKind(engine.languages, _CALL), 0, call)
 
             return await self._gather([run(call) for call in calls])
 

@@ -22,7 +22,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from jaxformer.serving.batcher import Kind
+from jaxformer.serving.batcher import BatchKind
 from jaxformer.serving.middleware import Exchange
 
 LOG = logging.getLogger("jaxformer.serving")
@@ -120,7 +120,7 @@ class Metrics:
             self.count("rejected", _REASONS[exchange.code])
 
     def batch(
-        self, kind: Kind, waits: list[float], seconds: float, padding: float | None
+        self, kind: BatchKind, waits: list[float], seconds: float, padding: float | None
     ) -> None:
         """Count a batch.
 
