@@ -8,11 +8,15 @@ letter axis
 ``T``  target positions, or queries
 ``D``  width of the model, d_model
 ``H``  heads
-``K``  width of a head, d_k for queries and keys, d_v for values
+``G``  heads of keys and values, where they are fewer
+``K``  width of a head's queries and keys, d_k
+``K2`` width of a head's values, d_v
 ``F``  width of the feed-forward layer, d_ff
 ``V``  vocabulary
 ``W``  beam
 ``N``  rows of a search, B times W
+``M``  slots of a cache
+``L``  rows of a table of positions
 ====== ==========================================
 """
 

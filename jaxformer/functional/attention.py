@@ -110,7 +110,11 @@ def dot_product_attention(
 
 
 def share_heads(x: Float[Array, "B S G K"], heads: int) -> Float[Array, "B S H K"]:
-    """Repeat each head of keys or values for the heads of queries that it serves."""
+    """Repeat each head of keys or values for the heads of queries that it serves.
+
+    Raises:
+        InputError: the heads do not divide those of queries.
+    """
     if heads % x.shape[2]:
         raise InputError(f"{heads} heads of queries cannot share {x.shape[2]} of keys")
     return jnp.repeat(x, heads // x.shape[2], axis=2)
@@ -161,8 +165,9 @@ def multi_head_attention(
 
     Args:
         params: see :data:`PARAMETERS`.
-        x: the positions of the queries.
-        memory: the positions of keys and values; x for self-attention.
+        x: the vectors that queries are projected from.
+        memory: the vectors that keys and values are projected from; x for
+            self-attention.
         mask: True = may attend, or segments.
         rotate: applied to queries and keys.
         linear: computes x W + b.

@@ -1,9 +1,10 @@
 """Linear maps, norms, feed-forward, embedding and dropout (Vaswani et al. 2017,
 sections 3.1, 3.3, 3.4 and 5.4).
 
-Results have the dtype of the input. Sums, norms and activations are computed in the
-wider of float32 and that dtype. A function that calls another takes it as an argument:
-the default is the equation, and :mod:`jaxformer.kernels` has faster ones.
+Results have the dtype of the input, but logits. Sums, norms, activations and logits are
+in the wider of float32 and that dtype. A function that calls :func:`linear`, dropout or
+attention takes it as an argument: the default is the equation, and
+:mod:`jaxformer.kernels` has faster ones.
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ def rms_norm(
 
 
 def check_rate(rate: float) -> None:
-    """Refuse a dropout rate outside [0, 1)."""
+    """Refuse a dropout rate outside [0, 1).
+
+    Raises:
+        InputError: the rate is outside.
+    """
     if not 0.0 <= rate < 1.0:
         raise InputError(f"a dropout rate is at least 0 and below 1, not {rate}")
 
@@ -129,6 +134,12 @@ def stochastic_depth(
 ) -> Float[Array, "B T D"]:
     """Drop the output of a sub-layer for whole rows: what remains is its residual
     connection (Huang et al. 2016). Scaled like :func:`dropout`.
+
+    Args:
+        x: the output of the sub-layer.
+        rate: probability.
+        key: random key; None: nothing is dropped.
+        dropout: drops elements of an array [B, 1, 1].
     """
     wide = widen(x)
     ones = jnp.ones((x.shape[0], 1, 1), wide.dtype)
@@ -180,8 +191,8 @@ def feed_forward(
 
     Args:
         params: see :data:`FEED_FORWARD`; with a gate where there is one.
-        x: the positions.
-        activation: f, such as ``jax.nn.gelu``; ReLU in the paper.
+        x: the vector of each position.
+        activation: f, such as ``ACTIVATIONS["gelu"]``; ReLU in the paper.
         drop: dropout after the activation, such as ``lambda x: dropout(x, 0.1, key)``;
             none in the paper.
         linear: computes x W + b.

@@ -81,7 +81,7 @@ def cross_entropy(
     size = logits.shape[-1]
     on, off = smoothed_probabilities(size, smoothing, convention)
     weights = check_targets(logits.shape, targets, weights)
-    z, targets = _at_targets(logits, weights), targets.astype(jnp.int32)
+    z, targets = _zero_padding(logits, weights), targets.astype(jnp.int32)
     columns = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
     is_target = columns == targets[..., None]
     expected = jnp.where(is_target, on * z, off * z if off else 0.0).sum(axis=-1)
@@ -97,7 +97,7 @@ def z_loss(logits: Float[Array, "*B V"], weights: Weights = None) -> Sums:
     2022, section 5).
     """
     weights = check_targets(logits.shape, None, weights)
-    log_z = jax.nn.logsumexp(_at_targets(logits, weights), axis=-1)
+    log_z = jax.nn.logsumexp(_zero_padding(logits, weights), axis=-1)
     return weigh(log_z**2, weights)
 
 
@@ -112,7 +112,7 @@ def symmetric_divergence(
     """
     weights = check_targets(logits_a.shape, None, weights)
     log_p, log_q = (
-        jax.nn.log_softmax(_at_targets(logits, weights))
+        jax.nn.log_softmax(_zero_padding(logits, weights))
         for logits in (logits_a, logits_b)
     )
     terms = (jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)
@@ -137,8 +137,11 @@ def _inside(targets: Int[Array, "*B"], size: int) -> Bool[Array, "*B"]:
 def check_targets(
     logits: tuple[int, ...], targets: Int[Array, "..."] | None, weights: Weights
 ) -> Float[Array, "..."]:
-    """Return the weights as numbers, for logits of this shape. Refuse known values out
-    of range; a weight below 0 that is not known becomes NaN.
+    """Return the weights as numbers, for logits of this shape. A weight below 0 that is
+    not known becomes NaN.
+
+    Raises:
+        InputError: a known weight or target is out of range.
     """
     *shape, size = logits
     if weights is None:
@@ -159,7 +162,7 @@ def check_targets(
     return jnp.where(wide < 0, jnp.nan, wide)
 
 
-def _at_targets(
+def _zero_padding(
     logits: Float[Array, "*B V"], weights: Float[Array, "*B"]
 ) -> Float[Array, "*B V"]:
     """Widen logits, and replace those of padding by 0: 0 times inf would be NaN in the

@@ -18,8 +18,8 @@ class Transformer(EncoderDecoder):
     """An encoder-decoder Transformer (Vaswani et al. 2017).
 
     Sequences are padded on the right with ``config.pad_id``, from which the masks are
-    built. The target is not shifted: the decoder's input is the target shifted right by
-    one position after ``config.bos_id``.
+    built. Give the target unshifted: the model shifts it right by one position, after
+    ``config.bos_id``, for the decoder's input.
 
     A row may have several packed pairs, numbered by segments: from 1 upwards, the same
     on both sides, and 0 at padding. In each segment positions begin at 0 and the

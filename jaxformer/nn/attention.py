@@ -103,8 +103,8 @@ class MultiHeadAttention(nn.Module):
         ``backend`` other than ``plain`` does not compute.
 
         Args:
-            x: the positions of the queries.
-            memory: the positions of the keys and values; None: those of ``x``.
+            x: the vectors that queries are projected from.
+            memory: the vectors that keys and values are projected from; None: ``x``.
             mask: boolean, True = may attend, or segments.
             bias: added to the scaled scores.
             train: whether dropout is active.

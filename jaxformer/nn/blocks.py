@@ -116,6 +116,7 @@ class Residual(nn.Module):
     Post: LN(x + Dropout(f(x))) (Vaswani et al. 2017, section 3.1; dropout:
     section 5.4).
     Pre: x + Dropout(f(LN(x))).
+    Stochastic depth may drop whole rows of the sub-layer's output too.
     """
 
     config: LayerConfig
@@ -230,7 +231,9 @@ class _Layer(nn.Module):
 
 
 class EncoderLayer(_Layer):
-    """Self-attention, then feed-forward (section 3.1)."""
+    """Self-attention, then feed-forward (section 3.1). With a causal mask it is the
+    layer of a decoder-only model, for which ``prefill`` and ``step`` are.
+    """
 
     def __call__(
         self,

@@ -53,8 +53,8 @@ LAYOUTS = {
 """The layouts of sinusoidal positions by kind."""
 
 IN_ATTENTION = ("rotary", "none")
-"""Kinds that add nothing to embeddings: queries and keys turn, or there are none but a
-:class:`PositionBias`.
+"""Kinds that add nothing to embeddings: attention rotates queries and keys, or there is
+at most a :class:`PositionBias`.
 """
 
 KINDS = (*LAYOUTS, "learned", *IN_ATTENTION)

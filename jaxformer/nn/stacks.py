@@ -161,8 +161,9 @@ class Encoder(_Stack):
         """Return the output and each layer's attention weights, which only the
         ``backend`` ``plain`` computes.
 
-        A ``relative`` position bias has the ranges of a decoder where the mask is a
-        :class:`~jaxformer.functional.masks.SegmentMask` with ``causal=True``.
+        A ``relative`` position bias has the buckets of a decoder where the mask is a
+        :class:`~jaxformer.functional.masks.SegmentMask` with ``causal=True``; an array,
+        also a causal one, gets those of an encoder.
         """
         causal = isinstance(mask, SegmentMask) and mask.causal
         place = jnp.arange(x.shape[1])

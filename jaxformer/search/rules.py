@@ -217,7 +217,8 @@ jax.tree_util.register_dataclass(
 def next_logits(
     step: Step, tokens: Int[Array, " N"], cache: PyTree
 ) -> tuple[Float[Array, "N V"], PyTree]:
-    """Call the step function.
+    """Call the step function for the last token of each of N hypotheses; the cache has
+    leading axes [N].
 
     Raises:
         InputError: it returns something else than logits and a cache.
@@ -323,7 +324,7 @@ class State(Protocol):
 
     @property
     def cache(self) -> PyTree:
-        """What the step function takes and returns."""
+        """What the step function takes and returns, arrays [N, ...]."""
         ...
 
 

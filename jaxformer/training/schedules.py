@@ -69,8 +69,8 @@ def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
 
 
 def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
-    """Rise to the peak, then fall linearly to 0: peak * updates left / updates left at
-    the peak, the present one included.
+    """Rise to the peak, then fall linearly to 0: peak * n / m with n updates left, this
+    one included, of the m at the peak.
     """
     falls = max(steps - max(warmup_steps, 1) + 1, 1)
     return _rise(peak, warmup_steps, lambda count: _left(count, steps) / falls)
@@ -98,9 +98,8 @@ def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
 
 
 def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
-    """Hold the rate of a schedule over its last ``cooldown_steps`` updates, times
-    updates left / ``cooldown_steps``: 1 for the first of them (Zhai et al. 2022,
-    section 3.5).
+    """Hold the rate of a schedule where the last ``cooldown_steps`` updates begin, and
+    fall linearly to 0 from there (Zhai et al. 2022, section 3.5).
 
     Raises:
         InputError: a fall of no update.

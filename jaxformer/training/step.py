@@ -51,7 +51,7 @@ EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
 _SCALE_GROWS_AFTER = 2000
 
 
-# Beyond the number of any part of a batch.
+# The number of the key of `Objective.prepare`; parts of a batch have 0, 1 and so on.
 _PREPARING = 2**32 - 1
 
 Place: TypeAlias = Callable[[PyTree], PyTree]
@@ -73,10 +73,11 @@ def make_train_step(
     less and one with only padding weighs nothing. So do the parts of
     ``accumulation_steps``. A batch without any token leaves loss and gradient 0.
     Dropout depends on the device and on the part. With an axis name the masked words of
-    ``masked`` and ``masked_and_next`` depend on the device too. Without both, updates
-    are equal, up to rounding, however a batch is divided.
+    ``masked`` and ``masked_and_next`` depend on the device too. Without dropout and
+    masked words, updates are equal, up to rounding, however a batch is divided.
 
-    A step whose loss or gradient is not finite changes nothing but ``state.step``.
+    A step whose loss or gradient is not finite changes only ``state.step`` and, under
+    float16, ``state.loss_scale``.
     """
     optimizer = make_optimizer(config, model.config.d_model)
     schedule = make_schedule(config, model.config.d_model)
@@ -133,7 +134,9 @@ def _update(
     optimizer: optax.GradientTransformationExtraArgs,
     ema_decay: float | None,
 ) -> TrainState:
-    """Apply the mean gradient. A bad step changes only ``step``."""
+    """Apply the mean gradient. A bad step changes only ``step`` and the
+    scale of the loss.
+    """
     # Each stage selects what a bad step keeps, and the next is computed from that: then
     # the new state can reuse the memory of the old.
     updates, optimizer_state = optimizer.update(
@@ -251,9 +254,8 @@ def _accumulate(
 
 
 def _balance(objective: Objective, batch: Batch, axis_name: str | None) -> Batch:
-    """Add the number by which a second term is multiplied: divided by the count of the
-    first, as the sum is, it is then the mean of the second. It depends on the whole
-    batch.
+    """Add ``share`` = n1 / n2, the counts of the first and the second loss over the
+    whole batch: loss1 + share * loss2, divided by n1, is the sum of the two means.
     """
     if objective.second is None:
         return batch

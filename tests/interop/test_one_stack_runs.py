@@ -267,7 +267,7 @@ def test_languages_are_refused(tmp_path):
         (["--format=ctranslate2"], "--format=ctranslate2 is for models that translate"),
         (
             ["--format=huggingface", "--beam_size=2"],
-            "--beam_size is for models that tr",
+            "--beam_size is for translations",
         ),
     ],
 )

@@ -310,7 +310,7 @@ def test_a_fault_of_the_caller_is_named(search, changes, cache, line):
     ("change", "line"),
     [
         (lambda logits, _: logits, r"\(logits, cache\), not the shapes \(2, 5\)"),
-        (lambda logits, cache: (logits[:1], cache), r"Float\[2 V\], not .*\[1, 5\]"),
+        (lambda logits, cache: (logits[:1], cache), r"Float\[N V\], not .*\[1, 5\]"),
         (lambda logits, _: (logits, {}), r"a cache \{'x': \(2,\)\} and returns one \{"),
     ],
 )

@@ -136,7 +136,7 @@ class _Engine(NamedTuple):
         line = SourceLine(self.line, text, begin, tuple(required))
         (passage,), sentences = self.search.prepare([line])
         sentences = [
-            each._replace(place=(self.line, place + part), aligned=aligned)
+            each._replace(place=(self.line, place + part))
             for part, each in enumerate(sentences)
         ]
         width = sum(len(each.ids) for each in sentences)
