@@ -98,14 +98,14 @@ def project_to_vocabulary(
     """Replace :func:`jaxformer.functional.project_to_vocabulary`; the table may be int8
     weights or have two forms.
     """
-    rows, multiply = x.reshape(-1, x.shape[-1]), matmul_transposed
-    if isinstance(table, TwoWayTable) and table.outputs is not None:
-        table, multiply = table.outputs, matmul
-    elif isinstance(table, TwoWayTable):
-        table = table.rows
-    if isinstance(table, Int8Weights):
-        multiply = multiply_int8_rows
-    logits = multiply(rows, table)
+    rows, form, multiply = x.reshape(-1, x.shape[-1]), table, matmul_transposed
+    if isinstance(form, TwoWayTable):
+        multiply = matmul_transposed if form.outputs is None else matmul
+        form = form.rows if form.outputs is None else form.outputs
+    if isinstance(form, Int8Weights):
+        logits = multiply_int8_rows(rows, form)
+    else:
+        logits = multiply(rows, form)
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
     return add_bias(logits, bias)
 

@@ -227,7 +227,7 @@ class Generator:
             shape=Shape(1, round_width(len(ids), models.positions)),
         )
         state = _begin(*_only(models), batch, rules)
-        for place in range(1, int(rules.max_lengths[0]) + 1):
+        for place in range(1, int(rules.limits[0]) + 1):
             state, _ = _advance(*_only(models), batch, rules, 1, state)
             (token,) = jax.device_get(state.tokens)[:, place].tolist()
             if token in (rules.eos_id, rules.pad_id):  # padding: no token is possible

@@ -136,11 +136,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         batch_losses.MOST_LOGIT_BYTES
     ):
         names += [IN_CHUNKS]
-    lowered = {}
+    engine, lowered = make_engine(make_model(model), training), {}
+    placed = dict(engine.put(batch))
     for name in names:
         with equations(name):
             engine = make_engine(make_model(model), training)
-            placed = dict(engine.put(batch))
             lowered[name] = engine.train_step.lower(engine.abstract(), placed)
     with ThreadPoolExecutor(4) as pool:
         made = pool.map(lambda each: each.compile(), lowered.values())
