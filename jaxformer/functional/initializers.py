@@ -69,12 +69,16 @@ def init_multi_head_attention(
         biases: whether there are biases.
 
     Raises:
-        InputError: heads that do not divide d_model.
+        InputError: heads that do not divide d_model, or those of keys and values that
+            do not divide them.
     """
-    if d_model % num_heads:
-        raise InputError(f"{num_heads} heads do not divide the d_model {d_model}")
-    query = d_model, num_heads, d_model // num_heads
-    memory = d_model, num_key_value_heads or num_heads, query[2]
+    groups = num_heads if num_key_value_heads is None else num_key_value_heads
+    if d_model % num_heads or groups < 1 or num_heads % groups:
+        raise InputError(
+            f"{num_heads} heads divide the d_model, and {groups} of keys and values"
+            f" divide those: not a d_model of {d_model}"
+        )
+    query, memory = ((d_model, n, d_model // num_heads) for n in (num_heads, groups))
     keys = jax.random.split(key, 4)
     return {
         "query": init_linear(keys[0], query, 1, biases),

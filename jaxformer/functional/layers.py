@@ -46,10 +46,29 @@ def _like(parameter: Array, x: Array) -> Array:
     return jnp.expand_dims(jnp.asarray(parameter, x.dtype), leading)
 
 
+def check_map(
+    x: tuple[int, ...], kernel: tuple[int, ...], bias: Array | None, contract: int
+) -> None:
+    """Compare the shape of the input of a linear map with those of its parameters.
+
+    Raises:
+        InputError: they do not fit.
+    """
+    if x[len(x) - contract :] != kernel[:contract] or (
+        bias is not None and bias.shape != kernel[contract:]
+    ):
+        given = "" if bias is None else f" and a bias {list(bias.shape)}"
+        raise InputError(
+            f"linear takes the last {contract} axes of x as the first of the kernel,"
+            f" and the others as those of the bias: not x {list(x)}, a kernel"
+            f" {list(kernel)}{given}"
+        )
+
+
 @check_shapes()
 def linear(
-    x: Float[Array, "*B D"],
-    kernel: Float[Array, "D *E"] | Float[Array, "C D *E"],
+    x: Float[Array, "..."],
+    kernel: Float[Array, "..."],
     bias: Float[Array, "..."] | None = None,
     *,
     contract: int = 1,
@@ -59,6 +78,7 @@ def linear(
     ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]``
     with ``[H, K, D]`` and ``contract=2`` gives ``[B, T, D]``.
     """
+    check_map(x.shape, kernel.shape, bias, contract)
     kernel = jnp.asarray(kernel, x.dtype)
     output = jnp.tensordot(x, kernel, contract, preferred_element_type=wide_dtype(x))
     if bias is not None:

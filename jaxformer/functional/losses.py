@@ -5,7 +5,7 @@ function returns a sum and the sum of the weights; the caller divides once.
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxformer.functional.layers import wide_dtype, widen
 from jaxformer.functional.shapes import check_shapes
 from jaxformer.typing import Array, Bool, Float, Int
 
-Weights: TypeAlias = Bool[Array, "*B"] | Float[Array, "*B"] | None
+Weights: TypeAlias = Bool[Array, "*B"] | Int[Array, "*B"] | Float[Array, "*B"] | None
 """0 or False at padding, which contributes exactly 0 to sums and gradients, even where
 logits are infinite. None: all 1. A negative weight is refused, or NaN under ``jit``.
 """
@@ -80,14 +80,14 @@ def cross_entropy(
     """
     size = logits.shape[-1]
     on, off = smoothed_probabilities(size, smoothing, convention)
-    weights = check_targets(logits.shape, targets, weights)
-    z, targets = _zero_padding(logits, weights), targets.astype(jnp.int32)
-    columns = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
+    targets, weights = check_targets(logits.shape, targets, weights)
+    z = _zero_padding(logits, weights)
+    columns = jax.lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1)
     is_target = columns == targets[..., None]
     expected = jnp.where(is_target, on * z, off * z if off else 0.0).sum(axis=-1)
     losses = jax.nn.logsumexp(z, axis=-1) - expected
     # A factor: the gradient of a target out of range is then NaN too.
-    factor = jnp.where(_inside(targets, size), 1.0, jnp.nan).astype(z.dtype)
+    factor = jnp.where(inside(targets, size), 1.0, jnp.nan).astype(z.dtype)
     return weigh(losses * factor, weights)
 
 
@@ -96,7 +96,7 @@ def z_loss(logits: Float[Array, "*B V"], weights: Weights = None) -> Sums:
     """Sum (log Z)^2, Z = sum_v exp(z_v), which keeps log Z near 0 (Chowdhery et al.
     2022, section 5).
     """
-    weights = check_targets(logits.shape, None, weights)
+    _, weights = check_targets(logits.shape, None, weights)
     log_z = jax.nn.logsumexp(_zero_padding(logits, weights), axis=-1)
     return weigh(log_z**2, weights)
 
@@ -110,7 +110,7 @@ def symmetric_divergence(
     """Sum (KL(p || q) + KL(q || p)) / 2 of two passes over a batch, in nats (R-Drop;
     Wu et al. 2021, equation 2).
     """
-    weights = check_targets(logits_a.shape, None, weights)
+    _, weights = check_targets(logits_a.shape, None, weights)
     log_p, log_q = (
         jax.nn.log_softmax(_zero_padding(logits, weights))
         for logits in (logits_a, logits_b)
@@ -124,21 +124,22 @@ def correct(
     logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Weights = None
 ) -> Sums:
     """Count the targets that have the highest logit."""
-    weights = check_targets(logits.shape, targets, weights)
+    targets, weights = check_targets(logits.shape, targets, weights)
     hits = (logits.argmax(axis=-1) == targets).astype(wide_dtype(logits))
-    inside = _inside(targets, logits.shape[-1])
-    return weigh(jnp.where(inside, hits, jnp.nan), weights)
+    known = inside(targets, logits.shape[-1])
+    return weigh(jnp.where(known, hits, jnp.nan), weights)
 
 
-def _inside(targets: Int[Array, "*B"], size: int) -> Bool[Array, "*B"]:
+def inside(targets: Int[Array, "*B"], size: int) -> Bool[Array, "*B"]:
+    """Return which targets are in a vocabulary."""
     return (targets >= 0) & (targets < size)
 
 
 def check_targets(
     logits: tuple[int, ...], targets: Int[Array, "..."] | None, weights: Weights
-) -> Float[Array, "..."]:
-    """Return the weights as numbers, for logits of this shape. A weight below 0 that is
-    not known becomes NaN.
+) -> tuple[Any, Float[Array, "..."]]:
+    """Return the targets in at least 32 bits, and the weights as numbers, for logits of
+    this shape. A weight below 0 that is not known becomes NaN.
 
     Raises:
         InputError: a known weight or target is out of range.
@@ -159,7 +160,9 @@ def check_targets(
                     " vocabulary of the logits, or give it the weight 0"
                 )
     wide = widen(jnp.asarray(weights))
-    return jnp.where(wide < 0, jnp.nan, wide)
+    if targets is not None and targets.dtype.itemsize < 4:
+        targets = targets.astype(jnp.int32)  # 8 bits would wrap around
+    return targets, jnp.where(wide < 0, jnp.nan, wide)
 
 
 def _zero_padding(

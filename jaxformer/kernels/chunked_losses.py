@@ -132,7 +132,7 @@ def output_losses(
     x: Float[Array, "B T D"],
     table: Float[Array, "V D"],
     targets: Int[Array, "B T"],
-    weights: Bool[Array, "B T"] | Float[Array, "B T"],
+    weights: Bool[Array, "B T"] | Int[Array, "B T"] | Float[Array, "B T"],
     bias: Float[Array, " V"] | None = None,
     *,
     smoothing: float = 0.0,
@@ -191,7 +191,7 @@ def output_losses(
         raise InputError(f"groups={groups} must divide the {x.shape[0]} rows")
     check_mesh((x, table))
     on, off = smoothed_probabilities(table.shape[0], smoothing, convention)
-    weights = check_targets((*x.shape[:-1], table.shape[0]), targets, weights)
+    targets, weights = check_targets((*x.shape[:-1], table.shape[0]), targets, weights)
 
     def group(array: Array) -> Array:
         return array.reshape(groups, -1, *array.shape[2:])

@@ -13,6 +13,7 @@ from jaxformer.functional.losses import (
     Sums,
     Weights,
     check_targets,
+    inside,
     smoothed_probabilities,
     weigh,
 )
@@ -31,7 +32,7 @@ def cross_entropy(
 ) -> Sums:
     """Replace :func:`jaxformer.functional.cross_entropy`."""
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
-    weights = check_targets(logits.shape, targets, weights)
+    targets, weights = check_targets(logits.shape, targets, weights)
     return weigh(_losses(on, off, logits, targets, weights != 0.0), weights)
 
 
@@ -74,7 +75,7 @@ def _losses_jvp(
     # With keepdims this would be another sum than that of the losses.
     softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1)[..., None])
     columns = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
-    others = jnp.where(_inside(targets, logits.shape[-1]), off, jnp.nan)[..., None]
+    others = jnp.where(inside(targets, logits.shape[-1]), off, jnp.nan)[..., None]
     slope = jnp.where(
         real[..., None],
         softmax - jnp.where(columns == targets[..., None], on, others),
@@ -83,7 +84,3 @@ def _losses_jvp(
     return _losses(on, off, logits, targets, real), (
         slope * change.astype(wide.dtype)
     ).sum(axis=-1)
-
-
-def _inside(targets: Int[Array, "*B"], vocabulary_size: int) -> Bool[Array, "*B"]:
-    return (targets >= 0) & (targets < vocabulary_size)

@@ -44,6 +44,8 @@ def linear(
     Hessian-vector products in reverse mode.
     """
     check_mesh((x, kernel))
+    weights = kernel.values if isinstance(kernel, Int8Weights) else kernel
+    layers.check_map(x.shape, weights.shape, bias, contract)
     if isinstance(kernel, Int8Weights):
         output = add_bias(multiply_int8(x, kernel, contract), bias).astype(x.dtype)
     elif is_half(x):

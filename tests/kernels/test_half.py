@@ -9,6 +9,7 @@ import pytest
 from kernels.inputs import draw
 
 from jaxformer import InputError
+from jaxformer import functional as F
 from jaxformer import kernels as K
 
 WIDTH, HEADS, VOCABULARY = 16, 2, 24
@@ -91,3 +92,32 @@ def test_maps_of_other_widths_are_computed_apart(dtype):
         assert output.shape[2:] == params[name]["kernel"].shape[1:]
     with pytest.raises(InputError, match=r"linear takes x: Float.*, not int32"):
         K.linear(x.astype(int), params["key"]["kernel"])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("linear", [F.linear, K.linear])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_axes_in_another_order_are_refused(linear, dtype):
+    """Also where their products are equal, and a bias of one number."""
+    x, one = jnp.ones((2, 3, 2, 8), dtype), jnp.ones(1)
+    for kernel, bias in ((jnp.ones((8, 2, 16)), None), (jnp.ones((2, 8, 16)), one)):
+        with pytest.raises(InputError, match=r"linear takes .* not x \[2, 3, 2, 8\]"):
+            linear(x, kernel, bias, contract=2)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_targets_in_8_bits_count_a_larger_vocabulary_once():
+    """Losses, gradients and hits are those of 32 bits; weights may be whole numbers."""
+    x, table = jnp.asarray(draw(0, 2, 5, 4)), jnp.asarray(draw(1, 300, 4))
+    tokens = np.arange(10).reshape(2, 5) * 25
+
+    def run(targets, weights):
+        loss = lambda x: K.cross_entropy(x @ table.T, targets, weights)[0]  # noqa: E731
+        sums = K.output_losses(x, table, targets, weights)
+        hits = F.correct(x @ table.T, targets, weights)
+        return jax.value_and_grad(loss)(x), sums, hits
+
+    ones = jnp.ones((2, 5))
+    found = run(jnp.asarray(tokens, jnp.uint8), ones.astype(int))
+    expected = run(jnp.asarray(tokens, jnp.int32), ones)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
