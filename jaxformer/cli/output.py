@@ -145,8 +145,7 @@ def open_input(path: Path | None) -> tuple[Iterator[str], Callable[[], bool]]:
     """Return what :func:`read_input` does, and a function that waits for the next line
     of a pipe, and returns whether none comes within half a second.
     """
-    if path is None and sys.stdin is None:
-        raise InputError("standard input is closed: name a file by --input")
+    _check_input(path)
     if path is not None and (path.suffix or not path.is_fifo()):
         return open_lines([path], empty=True), lambda: False
     try:  # it is closed when the process ends
@@ -173,10 +172,17 @@ def read_document(path: Path | None) -> str:
     Raises:
         InputError: it is not UTF-8.
     """
+    _check_input(path)
     try:
         return (path.read_bytes() if path else sys.stdin.buffer.read()).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{name_input(path)} must be UTF-8: encode it so") from None
+
+
+def _check_input(path: Path | None) -> None:
+    """Refuse standard input that is closed."""
+    if path is None and sys.stdin is None:
+        raise InputError("standard input is closed: name a file by --input")
 
 
 def name_input(path: Path | None) -> str:

@@ -49,19 +49,17 @@ def _like(parameter: Array, x: Array) -> Array:
 def check_map(
     x: tuple[int, ...], kernel: tuple[int, ...], bias: Array | None, contract: int
 ) -> None:
-    """Compare the shape of the input of a linear map with those of its parameters.
+    """Compare the axes of a linear map.
 
     Raises:
         InputError: they do not fit.
     """
-    if x[len(x) - contract :] != kernel[:contract] or (
-        bias is not None and bias.shape != kernel[contract:]
-    ):
-        given = "" if bias is None else f" and a bias {list(bias.shape)}"
+    rest = kernel[contract:] if bias is None else bias.shape
+    if (x[len(x) - contract :], rest) != (kernel[:contract], kernel[contract:]):
         raise InputError(
-            f"linear takes the last {contract} axes of x as the first of the kernel,"
-            f" and the others as those of the bias: not x {list(x)}, a kernel"
-            f" {list(kernel)}{given}"
+            f"linear takes x {['...', *kernel[:contract]]} and a bias"
+            f" {list(kernel[contract:])} for a kernel {list(kernel)}, not x {list(x)}"
+            f" and a bias {list(rest)}"
         )
 
 
