@@ -159,7 +159,7 @@ class TranslationEngine:
             jax.block_until_ready(self._read(end, end, width=program.width))
         else:
             self._search(program, [])
-        self.programs.done.add(program)
+        self.programs.done |= {program}
         return True
 
     def encode(

@@ -8,7 +8,7 @@ serves links of words, scores, attention and next words.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MOST_ATTENDED = 64
@@ -74,7 +74,8 @@ class Programs:
 
     Attributes:
         all: in their order.
-        done: those that are compiled.
+        done: those that are compiled; a thread that compiles adds to them, so it is
+            assigned and never changed.
     """
 
     def __init__(self, planned: Sequence[Program], start: int = 4) -> None:
@@ -85,7 +86,7 @@ class Programs:
             start: cost of a search in rows, besides its rows: 4 on a CPU with a small
                 model, hundreds on an accelerator.
         """
-        self.all, self.done, self._start = list(planned), set[Program](), start
+        self.all, self.done, self._start = list(planned), frozenset[Program](), start
         self._wanted: Program | None = None
 
     def next(self) -> Program | None:
@@ -121,8 +122,6 @@ class Programs:
 
         return min(self._holding(use, width, self.done), key=cost)
 
-    def _holding(
-        self, use: str, width: int, among: Sequence[Program] | set[Program]
-    ) -> list[Program]:
+    def _holding(self, use: str, width: int, among: Iterable[Program]) -> list[Program]:
         found = (each for each in among if each.use in _HOLDING[use])
         return [each for each in found if each.width >= width]

@@ -52,7 +52,7 @@ class FakeEngine:
         program = self.programs.next()
         if program is not None:
             self.warming()
-            self.programs.done.add(program)
+            self.programs.done |= {program}
         return program is not None
 
     def needs(self, encoded: EncodedSentence) -> list[tuple[str, int]]:

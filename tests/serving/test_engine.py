@@ -106,6 +106,17 @@ def test_nothing_compiles_after_warm(engine, compiled):
     assert not +compiled
 
 
+def test_what_reads_the_programs_is_not_disturbed_by_one_that_is_compiled(engine):
+    before = engine.programs.done
+    engine.programs.done = frozenset(engine.programs.all[:2])
+    reading = iter(engine.programs.done)
+    assert next(reading) in before
+    engine.warm()
+    assert len([*reading]) == 1
+    assert len(engine.programs.done) == 3
+    engine.programs.done = before
+
+
 def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
     engine, monkeypatch
 ):

@@ -16,10 +16,10 @@ def test_at_most_eight_and_the_first_makes_it_ready():
         planned = plan(longest, 2 * longest, rows)
         assert len(planned) == len(set(planned)) <= 8
         programs = Programs(planned)
-        programs.done.add(planned[0])
+        programs.done |= {planned[0]}
         for use in (PLAIN, RICH):
             assert programs.choose(use, rows, min(longest, 64)) == planned[0]
-        programs.done.update(planned)
+        programs.done |= {*planned}
         for use in (PLAIN, RICH, TERMS):
             assert programs.choose(use, rows, longest).width == longest
         assert programs.choose(PAIRS, 1, 2 * longest).width == 2 * longest
@@ -27,7 +27,7 @@ def test_at_most_eight_and_the_first_makes_it_ready():
 
 def test_the_cheapest_program_that_is_compiled():
     programs = Programs(plan(64, 128, 16))
-    programs.done.update(programs.all)
+    programs.done |= {*programs.all}
     for count, width, found in (
         (1, 10, (PLAIN, 1, 16)),
         (1, 20, (PLAIN, 1, 32)),
@@ -40,5 +40,5 @@ def test_the_cheapest_program_that_is_compiled():
         assert programs.choose(PLAIN, count, width) == found
     assert programs.choose(RICH, 3, 10) == (RICH, 1, 64)
     programs = Programs(programs.all, 256)  # an accelerator
-    programs.done.update(programs.all)
+    programs.done |= {*programs.all}
     assert programs.choose(PLAIN, 3, 10) == (PLAIN, 16, 16)
