@@ -35,6 +35,7 @@ from jaxformer.serving.telemetry import Metrics
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.text import (
     MOST_ALIGNED,
+    Cut,
     Query,
     SentenceResult,
     Text,
@@ -327,9 +328,7 @@ class Service:
         """
         texts, room, _ = admitted
         for text in texts:
-            sentences = (each for cut in text.cuts for ask in cut.asks for each in ask)
-            needed = {need for each in sentences for need in text.engine.needs(each)}
-            await self._wait_for(text.engine, *needed)
+            await self._prepare(text, text.cuts)
 
         async def search(text: Text, number: int, place: int) -> Any:
             settled = await self._settle(text, text.cuts[place], room)
@@ -363,7 +362,7 @@ class Service:
                 self.metrics.count(name, *text.engine.languages, by=count)
         return done
 
-    async def _settle(self, text: Text, cut: Any, room: Room) -> Any:
+    async def _settle(self, text: Text, cut: Cut, room: Room) -> Any:
         """Search a sentence, and the texts between its placeholders if they do not come
         back.
         """
@@ -388,6 +387,13 @@ class Service:
             if settled is not None:
                 return settled
             await _run_in(self._encoder, text.ask_between, cut)
+            await self._prepare(text, [cut])
+
+    async def _prepare(self, text: Text, cuts: Sequence[Cut]) -> None:
+        """Wait for the programs of what is searched for some sentences of a text."""
+        sentences = (each for cut in cuts for ask in cut.asks for each in ask)
+        needed = {need for each in sentences for need in text.engine.needs(each)}
+        await self._wait_for(text.engine, *needed)
 
     async def call(
         self,

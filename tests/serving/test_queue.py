@@ -5,10 +5,11 @@ import threading
 
 import httpx
 import pytest
-from serving.asgi import ask, configure, served, until
+from serving.asgi import ask, configure, run, served, until
 from serving.fake_engine import FakeEngine, slowly
 
 from jaxformer.serving.app import make_app
+from jaxformer.serving.programs import PAIRS, PLAIN, TERMS, Program, Programs
 from jaxformer.serving.service import Service
 
 
@@ -216,6 +217,25 @@ def test_several_batches_are_searched_at_a_time_on_request():
         assert found == ["A", "B"]
 
     served(work, engine, searches=2)
+
+
+def test_what_is_searched_again_waits_for_its_program():
+    """The texts between placeholders that did not come back."""
+    planned = [Program(TERMS, 4, 64), Program(PLAIN, 4, 64), Program(PAIRS, 1, 64)]
+    warm = threading.Semaphore(1)
+    engine = FakeEngine(warming=warm.acquire)
+    engine.programs = Programs(planned)
+    service = Service(lambda: [engine], configure())
+
+    async def work():
+        answer = begin(make_app(service), "forget one {x} two")
+        await until(lambda: len(engine.encoded) > 1)  # again
+        await asyncio.sleep(0.05)
+        assert [kind for kind, _ in engine.batches] == [TERMS]
+        warm.release(9)
+        assert text_of(await answer) == "FORGET ONE {x} TWO"
+
+    run(service, work)
 
 
 def test_texts_go_to_the_engine_of_their_pair():
