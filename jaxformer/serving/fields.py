@@ -94,7 +94,7 @@ def fields(kind: type[Model]) -> Any:
         address = request.client.host if request.client else ""
         name = service.access.identify(keys, address)
         client = Client(name, request.scope["exchange"].facts)
-        await service.is_loaded.wait()
+        await service.loaded()
         try:
             return Call(kind.model_validate(values), service, client, request)
         except ValidationError as error:
@@ -104,8 +104,9 @@ def fields(kind: type[Model]) -> Any:
 
 
 async def _find_service(request: Request) -> Service:
-    await request.app.state.service.is_loaded.wait()
-    return request.app.state.service
+    service: Service = request.app.state.service
+    await service.loaded()
+    return service
 
 
 Served = Annotated[Service, Depends(_find_service)]

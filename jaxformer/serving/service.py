@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import threading
 import time
@@ -28,7 +27,7 @@ from jaxformer.serving.access import Access, load_keys
 from jaxformer.serving.batcher import Batcher, BatchKind, Job, Room
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
-from jaxformer.serving.errors import ServingError
+from jaxformer.serving.errors import ServingError, draining
 from jaxformer.serving.languages import find_engine
 from jaxformer.serving.programs import PAIRS, RICH
 from jaxformer.serving.telemetry import Metrics
@@ -71,7 +70,7 @@ class Service:
     Attributes:
         config: of the server.
         engines: by their languages, source and target; empty until they are loaded.
-        is_loaded: set once they are.
+        is_loaded: set once they are, or never will be.
         error: what ended the server; None: nothing.
         access: keys and rates.
         metrics: of the server.
@@ -104,7 +103,7 @@ class Service:
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
         self.is_loaded, self._compiled = asyncio.Event(), asyncio.Condition()
         self.error: BaseException | None = None
-        self._is_draining = False
+        self._is_draining = self._is_over = False
         keys = load_keys(config.keys) if config.keys else None
         self.access = Access(keys, config.rate)
         # A program takes seconds to compile, in which others are searched.
@@ -139,6 +138,7 @@ class Service:
                 await work()
             except Exception as error:
                 self.error = error
+                await self._end()
                 self._tell("failed")
 
         jax.monitoring.register_event_duration_secs_listener(note)
@@ -152,12 +152,30 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end()
             for threads in (self._searchers, self._compiler, self._encoder):
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def drain(self) -> None:
         """Say from now on that the server ends."""
         self._is_draining = True
+
+    async def _end(self) -> None:
+        """Refuse what waits for a run or a program: none comes any more."""
+        self._is_over = True
+        self.is_loaded.set()
+        async with self._compiled:
+            self._compiled.notify_all()
+
+    async def loaded(self) -> None:
+        """Wait until the runs are read.
+
+        Raises:
+            ServingError: 503, the server ends.
+        """
+        await self.is_loaded.wait()
+        if self._is_over:
+            raise draining()
 
     async def _warm(self) -> None:
         """Read the runs, and compile their programs: one of each engine in turn."""
@@ -423,12 +441,20 @@ class Service:
     ) -> None:
         """Wait for the programs of some uses and widths, without a limit: nobody is
         refused because the server compiles.
+
+        Raises:
+            ServingError: 503, the server ends.
         """
-        for need in needed:
-            is_there = functools.partial(engine.programs.wait_for, *need)
-            if not is_there():
-                async with self._compiled:
-                    await self._compiled.wait_for(is_there)
+
+        def is_done() -> bool:
+            found = (engine.programs.wait_for(*need) for need in needed)
+            return self._is_over or all(found)
+
+        if not is_done():
+            async with self._compiled:
+                await self._compiled.wait_for(is_done)
+        if self._is_over:
+            raise draining()
 
     async def _gather(
         self, works: Sequence[Coroutine[Any, Any, Result]]

@@ -77,6 +77,41 @@ def fail():
     raise MemoryError("no room")
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_for_a_model_is_answered_when_the_server_ends(is_loaded, fails):
+    """By an error or in order, before the runs are read or while programs compile."""
+    go_on = threading.Event()
+
+    def wait():
+        go_on.wait(20)
+        if fails:
+            fail()
+
+    def load():
+        if not is_loaded:
+            wait()
+        return [FakeEngine(warming=wait)]
+
+    service = Service(load, configure())
+    app = make_app(service)
+
+    async def main():
+        async with service.running():
+            asked = asyncio.create_task(
+                ask(app, "POST", "/v1/translate", {"text": "a"})
+            )
+            await asyncio.sleep(0.02)
+            if fails:
+                go_on.set()
+                await until(lambda: service.error)
+        found = await asyncio.wait_for(asked, 5)
+        go_on.set()
+        assert found.status == 503
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("engines", "glossary", "fault"),
     [
