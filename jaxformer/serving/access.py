@@ -106,18 +106,19 @@ class Access:
             " operator of the server for one",
         )
 
-    async def spend(self, client: str, sentences: int) -> None:
-        """Count sentences against the rate of a client.
+    async def spend(self, client: str, sentences: int, spent: int = 0) -> None:
+        """Count sentences against the rate of a client, after others of its request.
 
         A request that is larger than a minute's allowance counts as one minute's.
 
         Raises:
             ServingError: 429, too few are left.
         """
-        if self._rate is None or not sentences:
+        if self._rate is None:
             return
-        most = self._rate.amount
-        if not await self._limiter.hit(self._rate, client, cost=min(sentences, most)):
+        most, sentences = self._rate.amount, spent + sentences
+        cost = min(sentences, most) - min(spent, most)
+        if cost and not await self._limiter.hit(self._rate, client, cost=cost):
             reset, _ = await self._limiter.get_window_stats(self._rate, client)
             raise ServingError(
                 429,

@@ -98,26 +98,7 @@ class Batcher:
         """
         if self._closed:
             raise draining()
-        if count > (most := self._capacity):
-            message = (
-                f"a request has at most {most:,} sentences, not {count:,}: send it"
-            )
-            code = "too_many_sentences"
-            raise ServingError(
-                413, code, f"{message} in parts", limit=most, given=count
-            )
-        own, share = self._held[client] + count, most // len({*self._requests, client})
-        if self.held + count > most and own > share:
-            seconds = math.ceil(self.held * self._seconds_each)
-            raise ServingError(
-                503,
-                "queue",
-                f"{self.held:,} sentences wait, and {share:,} of yours may: try again"
-                " later",
-                limit=share,
-                given=own,
-                retry_after=min(max(seconds, 1), 60),
-            )
+        self.check(client, count)
         self._requests[client] += 1
         room = Room(self, client, count, self._requests[client])
         self.hold(client, count)
@@ -135,6 +116,33 @@ class Batcher:
                 job.result.cancel()
             if room.jobs or room.is_broken:
                 self._drop()
+
+    def check(self, client: str, count: int, held: int = 0) -> None:
+        """Check that there is room for more sentences of a request that holds some.
+
+        Raises:
+            ServingError: see :meth:`reserve`.
+        """
+        if (whole := held + count) > (most := self._capacity):
+            message = (
+                f"a request has at most {most:,} sentences, not {whole:,}: send it"
+            )
+            code = "too_many_sentences"
+            raise ServingError(
+                413, code, f"{message} in parts", limit=most, given=whole
+            )
+        own, share = self._held[client] + count, most // len({*self._requests, client})
+        if self.held + count > most and own > share:
+            seconds = math.ceil(self.held * self._seconds_each)
+            raise ServingError(
+                503,
+                "queue",
+                f"{self.held:,} sentences wait, and {share:,} of yours may: try again"
+                " later",
+                limit=share,
+                given=own,
+                retry_after=min(max(seconds, 1), 60),
+            )
 
     def hold(self, client: str, count: int) -> None:
         """Count sentences of a client that begin, or cease, to be waited for."""
@@ -245,6 +253,16 @@ class Room:
         self.left, self.jobs, self._put = count, set[Job](), 0
         self.is_broken, self.since = False, time.monotonic()
         self.begun: float | None = None
+
+    def add(self, count: int) -> None:
+        """Keep room for more sentences.
+
+        Raises:
+            ServingError: see :meth:`Batcher.reserve`.
+        """
+        self._batcher.check(self.client, count, self.left)
+        self.left += count
+        self._batcher.hold(self.client, count)
 
     def put(self, kind: BatchKind, width: int, payload: Any) -> asyncio.Future[Any]:
         """Queue a sentence, and return its result to come. Cancelling that takes the

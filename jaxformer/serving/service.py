@@ -285,7 +285,8 @@ class Service:
         """Reserve room for the sentences of texts, and encode them.
 
         A request that has no room or no rate left is refused before a word of it is
-        encoded. When the block ends, no sentence of it that has not begun is searched.
+        encoded, and after that if the parts of its sentences have none. When the block
+        ends, no sentence of it that has not begun is searched.
 
         Args:
             queries: one for each text, with the languages of an engine.
@@ -300,6 +301,10 @@ class Service:
         client.facts["characters"] = sum(len(query.text) for query in queries)
         async with self._reserve(count, client) as room:
             await self._compute(queries, lambda: [_encode(text) for text in texts])
+            asks = (ask for text in texts for cut in text.cuts for ask in cut.asks)
+            if (more := sum(map(len, asks)) - count) > 0:
+                room.add(more)
+                await self.access.spend(client.name, more, count)
             yield Admitted(texts, room, client)
 
     def _cut(self, queries: Sequence[Query]) -> list[Text]:

@@ -99,6 +99,41 @@ def test_a_client_above_its_share_of_a_full_queue_is_refused_before_any_work():
     served(work, engine, queue=20)
 
 
+def test_each_part_of_a_sentence_needs_room():
+    """Also of one that is refused only once it is encoded."""
+    engine = Held(rows=4)
+
+    async def work(app, service):
+        large = await begin(app, "word " * 8 * 21)
+        assert (large.status, large.json["error"]["given"]) == (413, 21)
+        first = begin(app, "word " * 8 * 18)
+        await until(lambda: engine.batches)
+        assert service.batcher.held == 18
+        refused = await begin(app, "never " * 8 * 15)
+        assert (refused.status, refused.json["error"]["code"]) == (503, "queue")
+        engine.free.set()
+        assert (await first).status == 200
+        assert service.batcher.held == 0
+        assert "never" not in str(engine.batches)
+
+    served(work, engine, queue=20)
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 24, "word " * 80, "a {x} b {x} c {x} d {x} e {x}"]
+)
+def test_each_part_of_a_sentence_counts_for_the_rate(text):
+    """At most as a minute's."""
+
+    async def work(app, _):
+        assert (await begin(app, text)).status == 200
+        assert (await begin(app, "one")).status == 429
+        assert (await begin(app, "two", address="10.0.0.1")).status == 200
+        assert (await begin(app, text, address="10.0.0.1")).status == 429
+
+    served(work, rate=3)
+
+
 def test_a_sentence_that_fails_fails_only_its_request():
     """Alone, or with the batch in which it is."""
     engine = Held(rows=4)
