@@ -254,6 +254,11 @@ class Room:
         self.is_broken, self.since = False, time.monotonic()
         self.begun: float | None = None
 
+    @property
+    def waited(self) -> float:
+        """Seconds until the first search began, or until now."""
+        return round((self.begun or time.monotonic()) - self.since, 4)
+
     def add(self, count: int) -> None:
         """Keep room for more sentences.
 

@@ -275,8 +275,7 @@ class Service:
             try:
                 yield room
             finally:
-                waited = (room.begun or room.since) - room.since
-                client.facts["queue_seconds"] = round(waited, 4)
+                client.facts["queue_seconds"] = room.waited
 
     @contextlib.asynccontextmanager
     async def admit(
@@ -477,7 +476,7 @@ class Service:
             raise ServingError(
                 504,
                 "deadline",
-                f"the text still waited after {limit:g} seconds: try again later, or"
+                f"the text was not done after {limit:g} seconds: try again later, or"
                 " send less at once",
                 limit=limit,
             ) from None

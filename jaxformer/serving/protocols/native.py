@@ -311,6 +311,7 @@ async def stream(
         while (event := await events.get()) is not None:
             yield _event("sentence", event)
         (done,) = await work
+        call.client.facts["queue_seconds"] = admitted.room.waited
         shown = _show_work(text.engine, call.client, exchange.begun)
         yield _event("done", _show_end(done) | shown)
     except Exception as fault:
