@@ -29,6 +29,7 @@ _MOST = 1000  # fields of a form or query
 _ESCAPED = re.compile(r"[\ud800-\udfff\x85\u2028\u2029]")
 _WORDS = {
     "missing": "is missing: send this field",
+    "unsupported": "is not supported here: leave it out",
     "unknown_field": "is no field of this route: see /openapi.json",
 }
 _CODES = {
@@ -36,6 +37,7 @@ _CODES = {
     "string_too_short": "missing",
     "too_short": "missing",
     "extra_forbidden": "unknown_field",
+    "none_required": "unsupported",
     "greater_than_equal": "out_of_range",
     "less_than_equal": "out_of_range",
 }
