@@ -26,7 +26,6 @@ from jaxformer.serving.errors import ServingError
 from jaxformer.serving.programs import (
     MOST_ATTENDED,
     MOST_READ,
-    MOST_REQUIRED,
     PAIRS,
     PLAIN,
     RICH,
@@ -49,6 +48,7 @@ from jaxformer.translation.options import SourceLine
 from jaxformer.translation.results import Attention, Hypothesis, PairScore
 from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.stream import LineSearch
+from jaxformer.translation.text.text import MOST_REQUIRED
 from jaxformer.translation.translator import Translator
 
 
@@ -77,7 +77,7 @@ class TranslationEngine:
     Attributes:
         translator: of the run.
         name: of the run's directory.
-        languages: codes of source and target; empty: unknown.
+        languages: codes of source and target; ``("source", "target")``: unknown.
         checkpoint: name of the parameters.
         beam_size: most translations of a sentence.
         positions: most tokens of either side.

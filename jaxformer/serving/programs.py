@@ -14,9 +14,6 @@ from typing import NamedTuple
 MOST_ATTENDED = 64
 """Most tokens of either side of a pair whose attention is shown."""
 
-MOST_REQUIRED = 8
-"""Most required phrases of a sentence, and most tokens of each."""
-
 MOST_READ = 256
 """Most tokens of either side of a pair that is scored, or whose words have
 alternatives.

@@ -27,7 +27,9 @@ MOST_ALIGNED = 1024
 grow with their square.
 """
 MOST_REQUIRED = 8
-"""Most phrases that a glossary requires of a sentence with its placeholders."""
+"""Most phrases that are required of a sentence, with those of a glossary and its
+placeholders, and most tokens of each.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +64,6 @@ class Query:
     sentences: bool = True
     placeholders: bool = True
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def plain(self) -> str:
-        """The text without tags, as its language is detected from it."""
-        if self.format == "text":
-            return self.text
-        return "\n".join(block.text for block in Html(self.text, self.tags).blocks)
 
 
 class SentenceResult(NamedTuple):
