@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from jaxformer.data.language_codes import find_model_language, read_code, same_language
 from jaxformer.interop.argos_languages import describe_language
 from jaxformer.serving.errors import ServingError, replace_surrogates
 from jaxformer.translation.text.html_text import Html
+from jaxformer.translation.text.text import Query, Translated
 
 if TYPE_CHECKING:
     from jaxformer.serving.engine import TranslationEngine
-    from jaxformer.serving.service import Service
+    from jaxformer.serving.service import Client, Service
 
 _LONGEST_CODE = 35  # BCP 47
 _ALIASES = {"pb": "pt-BR", "zt": "zh-Hant"}  # LibreTranslate's older codes
@@ -112,6 +113,20 @@ def plain_text(text: str, format: str) -> str:
     if format != "html":
         return text
     return "\n".join(block.text for block in Html(text).blocks)
+
+
+async def translate_others(
+    service: Service, queries: Sequence[Query], client: Client
+) -> list[Translated]:
+    """Translate texts; what is in the target language stays as it is."""
+    asked = [query for query in queries if query.source != query.target]
+    rest = iter(await service.translate(asked, client) if asked else [])
+    return [
+        Translated(query.text, [], [], [], query.source)
+        if query.source == query.target
+        else next(rest)
+        for query in queries
+    ]
 
 
 async def find_source(

@@ -317,21 +317,9 @@ class Service:
     async def translate(
         self, queries: Sequence[Query], client: Client
     ) -> list[Translated]:
-        """Translate the texts of a request; see :meth:`admit` and :meth:`search`. What
-        is in the target language stays as it is.
-        """
-        asked = [query for query in queries if query.source != query.target]
-        done = list[Translated]()
-        if asked:
-            async with self.admit(asked, client) as admitted:
-                done = await self.search(admitted)
-        rest = iter(done)
-        return [
-            Translated(query.text, [], [], [], query.source)
-            if query.source == query.target
-            else next(rest)
-            for query in queries
-        ]
+        """Translate the texts of a request; see :meth:`admit` and :meth:`search`."""
+        async with self.admit(queries, client) as admitted:
+            return await self.search(admitted)
 
     async def search(
         self,

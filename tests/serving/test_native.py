@@ -29,6 +29,18 @@ def test_a_text_is_translated_with_what_the_search_knows():
     assert 0 <= shown["queue_seconds"] <= shown["seconds"]
 
 
+def test_a_model_within_a_language_translates():
+    """The protocols of others give such a text back."""
+    for path, body, found in (
+        ("/v1/translate", {"text": "a"}, '"text":"A"'),
+        ("/translate", {"q": "a", "source": "en", "target": "en"}, '"a"'),
+        ("/v2/translate", {"text": "a", "target_lang": "EN"}, '"text":"a"'),
+    ):
+        answer = post(path, body, FakeEngine(("en", "en")))
+        assert answer.status == 200
+        assert found in answer.body.decode()
+
+
 def test_each_text_has_its_own_prefix_and_phrases():
     body = {
         "texts": ["a b", "c d"],

@@ -24,6 +24,7 @@ from jaxformer.serving.languages import (
     name_language,
     plain_text,
     read_language,
+    translate_others,
     write_code,
 )
 from jaxformer.translation.text.text import Query
@@ -166,7 +167,7 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
                 tags=tags,
             )
         )
-    done = await service.translate(queries, client)
+    done = await translate_others(service, queries, client)
     count_characters(request, sum(map(len, asked.text)))
     used = (asked.model_type or "").removeprefix("prefer_")
     more = {"model_type_used": used} if used else {}

@@ -26,6 +26,7 @@ from jaxformer.serving.languages import (
     name_language,
     plain_text,
     read_language,
+    translate_others,
     write_code,
 )
 from jaxformer.translation.text.text import Query
@@ -125,7 +126,7 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
         n_best += min(most, max(asked.alternatives, 0))
     queries = [Query(text, source, target, asked.format, n_best) for text in texts]
     shown: list[dict[str, Any]] = []
-    for each in await service.translate(queries, client):
+    for each in await translate_others(service, queries, client):
         shown.append({"translatedText": each.text})
         if asked.alternatives > 0:
             shown[-1]["alternatives"] = each.alternatives
