@@ -98,10 +98,9 @@ class Batcher:
         """
         if self._closed:
             raise draining()
-        self.check(client, count)
+        room = Room(self, client, self._requests[client] + 1)
+        room.add(count)
         self._requests[client] += 1
-        room = Room(self, client, count, self._requests[client])
-        self.hold(client, count)
         try:
             yield room
         finally:
@@ -117,19 +116,20 @@ class Batcher:
             if room.jobs or room.is_broken:
                 self._drop()
 
-    def check(self, client: str, count: int, held: int = 0) -> None:
-        """Check that there is room for more sentences of a request that holds some.
+    def check(self, client: str, count: int, whole: int) -> None:
+        """Check that there is room for more sentences of a request, then ``whole``.
 
         Raises:
             ServingError: see :meth:`reserve`.
         """
-        if (whole := held + count) > (most := self._capacity):
-            message = (
-                f"a request has at most {most:,} sentences, not {whole:,}: send it"
-            )
-            code = "too_many_sentences"
+        if whole > (most := self._capacity):
             raise ServingError(
-                413, code, f"{message} in parts", limit=most, given=whole
+                413,
+                "too_many_sentences",
+                f"a request has at most {most:,} sentences, not {whole:,}: send it in"
+                " parts",
+                limit=most,
+                given=whole,
             )
         own, share = self._held[client] + count, most // len({*self._requests, client})
         if self.held + count > most and own > share:
@@ -164,11 +164,8 @@ class Batcher:
         entry = (self._turn + turns, next(self._numbers), job)
         heapq.heappush(self._lanes.setdefault((job.kind, job.width), []), entry)
         self._jobs.add(job)
+        job.result.add_done_callback(lambda _: self._jobs.discard(job))
         self._wake.set()
-
-    def end(self, job: Job) -> None:
-        """Forget a job that has its result."""
-        self._jobs.discard(job)
 
     async def serve(self) -> None:
         """Search until this is cancelled; every sentence that is left then fails."""
@@ -247,10 +244,10 @@ class Room:
         begun: when the first search began; None: none has.
     """
 
-    def __init__(self, batcher: Batcher, client: str, count: int, open_: int) -> None:
+    def __init__(self, batcher: Batcher, client: str, open_: int) -> None:
         """Take the place of the client's request number ``open_``."""
         self._batcher, self.client, self._open = batcher, client, open_
-        self.left, self.jobs, self._put = count, set[Job](), 0
+        self.left, self.jobs, self._put = 0, set[Job](), 0
         self.is_broken, self.since = False, time.monotonic()
         self.begun: float | None = None
 
@@ -265,7 +262,7 @@ class Room:
         Raises:
             ServingError: see :meth:`Batcher.reserve`.
         """
-        self._batcher.check(self.client, count, self.left)
+        self._batcher.check(self.client, count, self.left + count)
         self.left += count
         self._batcher.hold(self.client, count)
 
@@ -287,7 +284,6 @@ class Room:
         else:
             job.result.exception()  # seen, also where nobody waits any more
         self.jobs.discard(job)
-        self._batcher.end(job)
         if self.left:  # what is searched again around its placeholders adds none
             self.left -= 1
             self._batcher.hold(self.client, -1)

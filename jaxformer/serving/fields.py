@@ -106,9 +106,8 @@ def fields(kind: type[Model]) -> Any:
 
 
 async def _find_service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    await service.loaded()
-    return service
+    await request.app.state.service.loaded()
+    return request.app.state.service
 
 
 Served = Annotated[Service, Depends(_find_service)]

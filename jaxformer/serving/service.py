@@ -307,11 +307,11 @@ class Service:
             yield Admitted(texts, room, client)
 
     def _cut(self, queries: Sequence[Query]) -> list[Text]:
-        pairs = [(query.source, query.target) for query in queries]
         with _required(400, "out_of_range"):
             return [
-                Text(query, self.engines[pair], self._glossaries.get(pair))
-                for query, pair in zip(queries, pairs, strict=True)
+                Text(each, self.engines[pair], self._glossaries.get(pair))
+                for each in queries
+                for pair in [(each.source, each.target)]
             ]
 
     async def translate(
@@ -445,8 +445,7 @@ class Service:
         if not is_done():
             async with self._compiled:
                 await self._compiled.wait_for(is_done)
-        if self._is_over:
-            raise draining()
+        await self.loaded()
 
     async def _gather(
         self, works: Sequence[Coroutine[Any, Any, Result]]
