@@ -96,7 +96,7 @@ def fields(kind: type[Model]) -> Any:
         address = request.client.host if request.client else ""
         name = service.access.identify(keys, address)
         client = Client(name, request.scope["exchange"].facts)
-        await service.loaded()
+        await service.wait(lambda: service.engines)
         try:
             return Call(kind.model_validate(values), service, client, request)
         except ValidationError as error:
@@ -106,8 +106,9 @@ def fields(kind: type[Model]) -> Any:
 
 
 async def _find_service(request: Request) -> Service:
-    await request.app.state.service.loaded()
-    return request.app.state.service
+    service = request.app.state.service
+    await service.wait(lambda: service.engines)
+    return service
 
 
 Served = Annotated[Service, Depends(_find_service)]

@@ -70,7 +70,6 @@ class Service:
     Attributes:
         config: of the server.
         engines: by their languages, source and target; empty until they are loaded.
-        is_loaded: set once they are, or never will be.
         error: what ended the server; None: nothing.
         access: keys and rates.
         metrics: of the server.
@@ -101,7 +100,7 @@ class Service:
         self.config, self._named = config, glossaries or {}
         self._glossaries: dict[tuple[str, str], Glossary] = {}
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
-        self.is_loaded, self._compiled = asyncio.Event(), asyncio.Condition()
+        self._changed = asyncio.Condition()
         self.error: BaseException | None = None
         self._is_draining = self._is_over = False
         keys = load_keys(config.keys) if config.keys else None
@@ -138,7 +137,7 @@ class Service:
                 await work()
             except Exception as error:
                 self.error = error
-                await self._end()
+                await self._notify(is_over=True)
                 self._tell("failed")
 
         jax.monitoring.register_event_duration_secs_listener(note)
@@ -152,7 +151,7 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._end()
+            await self._notify(is_over=True)
             for threads in (self._searchers, self._compiler, self._encoder):
                 threads.shutdown(wait=False, cancel_futures=True)
 
@@ -160,27 +159,28 @@ class Service:
         """Say from now on that the server ends."""
         self._is_draining = True
 
-    async def _end(self) -> None:
-        """Refuse what waits for a run or a program: none comes any more."""
-        self._is_over = True
-        self.is_loaded.set()
-        async with self._compiled:
-            self._compiled.notify_all()
+    async def _notify(self, *, is_over: bool = False) -> None:
+        """Have all that waits see what is there, or that nothing more comes."""
+        self._is_over |= is_over
+        async with self._changed:
+            self._changed.notify_all()
 
-    async def loaded(self) -> None:
-        """Wait until the runs are read.
+    async def wait(self, is_there: Callable[[], object]) -> None:
+        """Wait until something is there, without a limit: nobody is refused because the
+        server reads its runs or compiles.
 
         Raises:
             ServingError: 503, the server ends.
         """
-        await self.is_loaded.wait()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._is_over or is_there())
         if self._is_over:
             raise draining()
 
     async def _warm(self) -> None:
         """Read the runs, and compile their programs: one of each engine in turn."""
         self._add(await _run_in(self._compiler, self._load))
-        self.is_loaded.set()
+        await self._notify()
         self._tell("loaded")
         left, is_ready = list(self.engines.values()), False
         while left:
@@ -189,8 +189,7 @@ class Service:
                     left.remove(engine)
                     continue
                 self.metrics.count("compilations", "warmup")
-                async with self._compiled:
-                    self._compiled.notify_all()
+                await self._notify()
                 if not is_ready and self.state == "ready":
                     is_ready = True
                     self._tell("ready")
@@ -431,21 +430,9 @@ class Service:
     async def _wait_for(
         self, engine: TranslationEngine, *needed: tuple[str, int]
     ) -> None:
-        """Wait for the programs of some uses and widths, without a limit: nobody is
-        refused because the server compiles.
-
-        Raises:
-            ServingError: 503, the server ends.
-        """
-
-        def is_done() -> bool:
-            found = (engine.programs.wait_for(*need) for need in needed)
-            return self._is_over or all(found)
-
-        if not is_done():
-            async with self._compiled:
-                await self._compiled.wait_for(is_done)
-        await self.loaded()
+        """Wait for the programs of some uses and widths."""
+        programs = engine.programs
+        await self.wait(lambda: all(programs.wait_for(*need) for need in needed))
 
     async def _gather(
         self, works: Sequence[Coroutine[Any, Any, Result]]
