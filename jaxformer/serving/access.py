@@ -107,7 +107,7 @@ class Access:
         )
 
     async def spend(self, client: str, sentences: int, spent: int = 0) -> None:
-        """Count sentences against the rate of a client, after others of its request.
+        """Count sentences, of which some are spent already, against a client's rate.
 
         A request that is larger than a minute's allowance counts as one minute's.
 
@@ -116,9 +116,9 @@ class Access:
         """
         if self._rate is None:
             return
-        most, sentences = self._rate.amount, spent + sentences
-        cost = min(sentences, most) - min(spent, most)
-        if cost and not await self._limiter.hit(self._rate, client, cost=cost):
+        most = self._rate.amount
+        cost = min(sentences, most) - spent
+        if cost > 0 and not await self._limiter.hit(self._rate, client, cost=cost):
             reset, _ = await self._limiter.get_window_stats(self._rate, client)
             raise ServingError(
                 429,

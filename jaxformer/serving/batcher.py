@@ -99,7 +99,7 @@ class Batcher:
         if self._closed:
             raise draining()
         room = Room(self, client, self._requests[client] + 1)
-        room.add(count)
+        self.grow(room, count)
         self._requests[client] += 1
         try:
             yield room
@@ -108,20 +108,19 @@ class Batcher:
             left, room.left = room.left, 0
             self.hold(client, -left)
             self._requests[client] -= 1
-            for counts in (self._requests, self._held):
-                if not counts[client]:
-                    del counts[client]
+            self._requests, self._held = +self._requests, +self._held  # without zeros
             for job in list(room.jobs):  # the client has gone, or another one failed
                 job.result.cancel()
             if room.jobs or room.is_broken:
                 self._drop()
 
-    def check(self, client: str, count: int, whole: int) -> None:
-        """Check that there is room for more sentences of a request, then ``whole``.
+    def grow(self, room: Room, count: int) -> None:
+        """Keep room for more sentences of a request.
 
         Raises:
             ServingError: see :meth:`reserve`.
         """
+        client, whole = room.client, room.left + count
         if whole > (most := self._capacity):
             raise ServingError(
                 413,
@@ -143,6 +142,8 @@ class Batcher:
                 given=own,
                 retry_after=min(max(seconds, 1), 60),
             )
+        room.left = whole
+        self.hold(client, count)
 
     def hold(self, client: str, count: int) -> None:
         """Count sentences of a client that begin, or cease, to be waited for."""
@@ -152,10 +153,8 @@ class Batcher:
     def _drop(self) -> None:
         """Take jobs out of the queue that nobody waits for: one pass over it."""
         for heap in self._lanes.values():
-            kept = [each for each in heap if not each[2].result.done()]
-            if len(kept) < len(heap):
-                heap[:] = kept
-                heapq.heapify(heap)
+            heap[:] = [each for each in heap if not each[2].result.done()]
+            heapq.heapify(heap)
 
     def put(self, job: Job, turns: float) -> None:
         """Queue a job, so many turns after the one that is served."""
@@ -255,16 +254,6 @@ class Room:
     def waited(self) -> float:
         """Seconds until the first search began, or until now."""
         return round((self.begun or time.monotonic()) - self.since, 4)
-
-    def add(self, count: int) -> None:
-        """Keep room for more sentences.
-
-        Raises:
-            ServingError: see :meth:`Batcher.reserve`.
-        """
-        self._batcher.check(self.client, count, self.left + count)
-        self.left += count
-        self._batcher.hold(self.client, count)
 
     def put(self, kind: BatchKind, width: int, payload: Any) -> asyncio.Future[Any]:
         """Queue a sentence, and return its result to come. Cancelling that takes the

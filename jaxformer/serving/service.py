@@ -293,16 +293,16 @@ class Service:
         Raises:
             ServingError: it is refused.
         """
-        texts = await self._compute(queries, self._cut, queries)
+        texts = await self._compute(queries, lambda: self._cut(queries))
         count = sum(len(text.cuts) for text in texts)
         client.facts["sentences"] = count
         client.facts["characters"] = sum(len(query.text) for query in queries)
         async with self._reserve(count, client) as room:
             await self._compute(queries, lambda: [_encode(text) for text in texts])
             asks = (ask for text in texts for cut in text.cuts for ask in cut.asks)
-            if (more := sum(map(len, asks)) - count) > 0:
-                room.add(more)
-                await self.access.spend(client.name, more, count)
+            if (parts := sum(map(len, asks))) > count:
+                self.batcher.grow(room, parts - count)
+                await self.access.spend(client.name, parts, count)
             yield Admitted(texts, room, client)
 
     def _cut(self, queries: Sequence[Query]) -> list[Text]:
@@ -459,12 +459,12 @@ class Service:
         return [task.result() for task in tasks]
 
     async def _compute(
-        self, queries: Sequence[Query], call: Callable[..., Result], *arguments: Any
+        self, queries: Sequence[Query], call: Callable[[], Result]
     ) -> Result:
         """Call a function of the texts of queries, in a thread if they are long."""
         if sum(len(query.text) for query in queries) <= _SHORT:
-            return call(*arguments)
-        return await _run_in(self._encoder, call, *arguments)
+            return call()
+        return await _run_in(self._encoder, call)
 
 
 @contextlib.contextmanager
