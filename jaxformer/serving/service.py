@@ -400,8 +400,13 @@ class Service:
 
     async def _prepare(self, text: Text, cuts: Sequence[Cut]) -> None:
         """Wait for the programs of what is searched for some sentences of a text."""
-        sentences = (each for cut in cuts for ask in cut.asks for each in ask)
-        needed = {need for each in sentences for need in text.engine.needs(each)}
+        needed = {
+            need
+            for cut in cuts
+            for ask in cut.asks
+            for each in ask
+            for need in text.engine.needs(each)
+        }
         await self._wait_for(text.engine, *needed)
 
     async def call(
