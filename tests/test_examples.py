@@ -20,7 +20,6 @@ from jaxformer.translation.translator import Translator
 # page's model never writes.
 WITHOUT_EXAMPLE = {"help", "output", "window", "batch_size", "tokens_per_batch"}
 WITHOUT_EXAMPLE |= {"target_language", "to", "from", "no_unknown", "distinct"}
-WITHOUT_EXAMPLE |= {"glossary", "placeholders"}  # shown in docs/decoding.md
 
 
 @pytest.fixture

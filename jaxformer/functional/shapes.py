@@ -55,7 +55,7 @@ def compare(title: str, arrays: _Arrays) -> None:
     Raises:
         InputError: an array that has none of its annotations.
     """
-    others = ""
+    others, unknown = "", dict[Any, int]()
     with jaxtyped("context"):
         for name, annotations, value in arrays:
             kinds = tuple(x.dtype[Any, x.dim_str] for x in annotations)
@@ -65,7 +65,7 @@ def compare(title: str, arrays: _Arrays) -> None:
                     f"{title} {name}: {wanted}, not {type(value).__name__}"
                 )
             found = f"{value.dtype}{list(value.shape)}"
-            if not isinstance(_form(value), kinds):
+            if not isinstance(_form(value, unknown), kinds):
                 raise InputError(f"{title} {name}: {wanted}, not {found}{others}")
             others += f", for {name}: {wanted} of {found}"
 
@@ -108,13 +108,13 @@ def _leaves(name: str, axes: Mapping[str, Any] | str, value: Any) -> _Arrays:
             )
 
 
-def _form(value: Any) -> jax.ShapeDtypeStruct:
-    """Return shape and kind of number: integers of every size are one. An axis of no
-    known size, as in an exported program, gets a number, with few others of its own.
+def _form(value: Any, unknown: dict[Any, int]) -> jax.ShapeDtypeStruct:
+    """Return shape and kind of number: integers of every size are one. Each axis of no
+    known size, as in an exported program, gets a number of its own.
     """
     whole = jnp.issubdtype(value.dtype, jnp.integer)
     shape = tuple(
-        size if isinstance(size, int) else 4096 + hash(size) % 4096
+        size if isinstance(size, int) else unknown.setdefault(size, 4096 + len(unknown))
         for size in value.shape
     )
     return jax.ShapeDtypeStruct(shape, jnp.int32 if whole else value.dtype)

@@ -160,13 +160,6 @@ class Model(nn.Module):
             inputs = jnp.where(place == 0, bos_id, inputs)
         return inputs, place, SegmentMask(segments, segments, causal=causal)
 
-    def choose_backend(self, backend: str | None, length: int, *, train: bool) -> str:
-        """Return how attention is computed, see
-        :func:`~jaxformer.nn.backend.choose_backend`. None: as the configuration says.
-        """
-        backend = backend or self.config.attention_backend
-        return choose_backend(self, backend, length, train=train)
-
     def hidden(self, *tokens: Any, **how: Any) -> tuple[Float[Array, "*B D"], Any]:
         """Return the output of the last layer and the attention weights; each network
         has its own.
@@ -314,7 +307,7 @@ class OneStack(Model):
         inputs, place, seen = self.prepare(
             self.side.table, tokens, segments, causal=causal, shift=shift
         )
-        how = self.choose_backend(backend, tokens.shape[1], train=train)
+        how = choose_backend(self, backend, tokens.shape[1], train=train)
         x = self.embed(self.side, inputs, place, types, train=train)
         x, weights = self.stack(x, seen, train=train, backend=how)
         return keep_rows(x), weights

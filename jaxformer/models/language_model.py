@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.base import OneStack
 from jaxformer.models.cache import Cache, begin_with, empty_cache, find_slots
+from jaxformer.nn.backend import choose_backend
 from jaxformer.nn.cache import KeyValueStore
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -112,7 +113,7 @@ class LanguageModel(OneStack):
         tokens = jnp.take_along_axis(prompt, jnp.maximum(place, 0), axis=1)
         read, last = (place >= 0)[:, :-1], tokens[:, -1]
         x = self.embed(self.side, tokens[:, :-1], jnp.maximum(place, 0)[:, :-1])
-        how = self.choose_backend(None, length - 1, train=False)
+        how = choose_backend(self, None, length - 1, train=False)
         # cuDNN takes padding on the left only as a segment of queries.
         segments = read.astype(jnp.int32)
         seen = SegmentMask(segments, segments, causal=True)

@@ -9,6 +9,7 @@ from jaxformer.functional import masks
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.base import AttentionWeights, EncoderDecoder
 from jaxformer.models.cache import Cache, Memory, empty_cache, find_slots
+from jaxformer.nn.backend import choose_backend
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
 from jaxformer.typing import Array, Float, Int
@@ -75,7 +76,7 @@ class Transformer(EncoderDecoder):
         if source_segments is not None:
             cross = SegmentMask(source_segments, target_segments)
         longest = max(source.shape[1], target.shape[1])
-        how = self.choose_backend(backend, longest, train=train)
+        how = choose_backend(self, backend, longest, train=train)
         x = self.embed(self.target, inputs, place, train=train)
         x, weights = self.decoder(x, memory, seen, cross, train=train, backend=how)
         own, others = [own for own, _ in weights], [cross for _, cross in weights]
@@ -94,7 +95,7 @@ class Transformer(EncoderDecoder):
         """
         _, place, seen = self.prepare(self.source.table, source, segments)
         x = self.embed(self.source, source, place, train=train)
-        how = self.choose_backend(backend, source.shape[1], train=train)
+        how = choose_backend(self, backend, source.shape[1], train=train)
         x, weights = self.encoder(x, seen, train=train, backend=how)
         return keep_rows(x), weights
 

@@ -1,5 +1,5 @@
-"""Sentences of all requests wait in one queue. Each batch takes what is alike, and
-requests take turns.
+"""Sentences of all requests wait in one queue. Each batch has those of one kind,
+and requests take turns.
 
 A request reserves its room once, before it costs anything. The turn of a sentence is
 that of start-time fair queueing: the turn that is being served, plus the sentence's
@@ -205,7 +205,7 @@ class Batcher:
         return batch
 
     async def _answer(self, batch: Sequence[Job]) -> None:
-        """Search a batch; if it fails, its sentences one by one: one fails alone."""
+        """Search a batch; if it fails, search its sentences one by one."""
         batch = [job for job in batch if not job.result.done()]
         if not batch:
             return

@@ -1,4 +1,4 @@
-"""A run behind a server: text to sentences that are ready for a batch, and batches in
+"""The engine of a server: text to sentences that are ready for a batch, and batches in
 programs that were compiled before.
 
 Any thread may call any method: JAX's programs take no state with them.

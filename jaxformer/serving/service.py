@@ -65,7 +65,7 @@ class Admitted(NamedTuple):
 
 
 class Service:
-    """The engines of a server behind one queue.
+    """The engines of a server, with one queue.
 
     Attributes:
         config: of the server.

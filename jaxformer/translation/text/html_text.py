@@ -467,7 +467,11 @@ class Block:
 
     def _write_tags(self, tags: Tags, space: str) -> str:
         """Return tags with a space after the elements with text that end there."""
-        begun = {number for opens, number in tags if opens}
+        begun = {  # an end tag may be that of an element before the block
+            number
+            for opens, number in tags
+            if opens and not self._elements[number].start.startswith("</")
+        }
         index, raw = 0, list[str]()
         for opens, number in tags:
             element = self._elements[number]

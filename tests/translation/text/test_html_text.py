@@ -354,3 +354,11 @@ def attention(*rows):
 def test_which_source_word_a_word_belongs_to(rows, sources, targets, links):
     found = link_words(attention(*rows), sources.split(), targets.split())
     assert found == links
+
+
+def test_white_space_leaves_an_element_that_a_block_cuts():
+    """As it leaves one that is within a block."""
+    page = Html("<a><br>two seven four,</a>three. three. ")
+    (block,) = page.blocks
+    part = TranslatedPart(0, len(block.text), ".EERHT .EERHT,RUOF NEVES OWT")
+    assert page.render([[part]]) == "<a><br>.EERHT .EERHT,RUOF NEVES</a> OWT "
