@@ -12,7 +12,7 @@ from jaxformer.checkpoints.average import (
 )
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.arguments import add_options, add_workdir, number, numbers
-from jaxformer.cli.output import phase, say, write_record
+from jaxformer.cli.output import phase, say, write_result
 from jaxformer.errors import InputError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
@@ -79,4 +79,4 @@ def run(options: argparse.Namespace) -> None:
     if options.name is not None:
         name = options.name
     made = save_average(options.workdir, name, checkpoints, steps)
-    write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
+    write_result({"checkpoint": f"average/{made.name}", "steps": made.steps})

@@ -15,7 +15,7 @@ from jaxformer.cli.arguments import (
     number,
     refuse_flags,
 )
-from jaxformer.cli.output import phase, warn, write_record
+from jaxformer.cli.output import phase, warn, write_result
 from jaxformer.data.frame import UNKNOWN
 from jaxformer.errors import UsageError
 from jaxformer.files import new_folder
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         before = target_prefix(translator)
         if tokens_of(translator).source_eos:
             after = ()
-    write_record(
+    write_result(
         {
             "out": bucket.reword(str(options.out)),
             "format": options.format,
@@ -156,7 +156,7 @@ def _export_one_stack(options: argparse.Namespace, config: RunConfig) -> None:
         )
     if missing:
         warn(f"this model has no {missing}, which transformers will draw")
-    write_record(
+    write_result(
         {
             "out": bucket.reword(str(options.out)),
             "format": options.format,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxformer import bucket
 from jaxformer.cli.arguments import add_options, add_workdir
-from jaxformer.cli.output import phase, warn, write_record
+from jaxformer.cli.output import phase, warn, write_result
 from jaxformer.interop.huggingface.run import import_run
 
 EXAMPLE = """
@@ -65,4 +65,4 @@ def run(options: argparse.Namespace) -> None:
             "objective": config.training.objective,
             "head": config.model.head,
         }
-    write_record({**record, "vocabulary": config.data.vocabulary_size})
+    write_result({**record, "vocabulary": config.data.vocabulary_size})

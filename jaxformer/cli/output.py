@@ -274,7 +274,7 @@ def add_format(
 
 
 def write_result(
-    record: dict[str, Any], form: str | None, *, indent: int | None = None
+    record: dict[str, Any], form: str | None = None, *, indent: int | None = None
 ) -> None:
     """Write an object as :func:`write_record` does, or as a table for a person: without
     the hash of the text; of a search with its beam, alpha and what differs from usual.

@@ -15,7 +15,7 @@ from jaxformer.cli.arguments import (
     check_text,
     number,
 )
-from jaxformer.cli.output import phase, say, write_record
+from jaxformer.cli.output import phase, say, write_result
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import TrainingText
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> None:
         "vocabulary": vocabularies.target.size,
         "tokens_per_sentence": round(float(size), 1),
     }
-    write_record(record)
+    write_result(record)
 
 
 def _choose_text(
