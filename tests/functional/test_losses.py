@@ -52,12 +52,14 @@ def test_golden_distributions_and_floors():
 
 
 def test_accuracy_ignores_padding_and_counts_the_end():
-    targets = jnp.array([[4, 5, 1, 0, 0], [6, 1, 0, 0, 0]])
+    """A target of weight 0 may be any number."""
+    targets = jnp.array([[4, 5, 1, -100, 0], [6, 1, -1, 7, 0]])
     predicted = jnp.array([[4, 3, 1, 0, 0], [6, 2, 0, 0, 5]])
-    hits, count = F.correct(jax.nn.one_hot(predicted, 7), targets, targets != 0)
+    real = jnp.array([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
+    hits, count = F.correct(jax.nn.one_hot(predicted, 7), targets, real)
     # Hits: 4, the end of the first sentence, 6.
     assert (float(hits), float(count)) == (3.0, 5.0)
-    loss, count = F.cross_entropy(jnp.zeros((2, 5, 7)), targets)  # weights of 1
+    loss, count = F.cross_entropy(jnp.zeros((2, 5, 7)), predicted)  # weights of 1
     assert (float(loss), float(count)) == (pytest.approx(10 * math.log(7)), 10.0)
 
 
