@@ -114,8 +114,8 @@ class CheckpointManager(SavedCheckpoints):
         saved again only to add scores.
 
         Raises:
-            InputError: this save, or the one before it, failed: no space, no
-                permission. The last good checkpoint stays.
+            InputError: the save before it failed: no space, no permission. The last
+                good checkpoint stays.
         """
         trees = {"params": params, "training": training}
         if self._apart:
@@ -168,16 +168,13 @@ class CheckpointManager(SavedCheckpoints):
         progress: Mapping[str, Any],
         scores: Mapping[str, float] | None,
     ) -> None:
-        try:
-            saved = self._checkpointer.save_checkpointables_async(
-                step,
-                trees,
-                force=True,
-                metrics=None if scores is None else dict(scores),
-                custom_metadata=dict(progress),
-            )
-        except Exception as error:
-            raise self._failure(error) from error
+        saved = self._checkpointer.save_checkpointables_async(
+            step,
+            trees,
+            force=True,
+            metrics=None if scores is None else dict(scores),
+            custom_metadata=dict(progress),
+        )
         if jax.process_index() == 0:
             self._sealing = threading.Thread(
                 target=self._seal, args=(self.path(step), saved)

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.errors import InputError
-from jaxformer.files import cannot_write
 
 TOKENS = ("source.bin", "target.bin")
 LENGTHS = "lengths.npy"
@@ -192,9 +189,6 @@ class TokenWriter:
 
     Memory holds only their lengths. Without a folder the files are temporary and have
     no name: the system removes them with the last user of the pairs.
-
-    Raises:
-        InputError: ``TMPDIR`` is not a folder. Python would use another one silently.
     """
 
     def __init__(
@@ -211,11 +205,6 @@ class TokenWriter:
             folder: where the files get names; None: temporary files.
             one_sided: whether they are texts of one side, which is ``target``.
         """
-        place = os.environ.get("TMPDIR")
-        if folder is None and place and not os.path.isdir(place):
-            raise InputError(
-                f"TMPDIR={place} is not a folder: make it, or set TMPDIR to another"
-            )
         self._vocabularies, self._folder = vocabularies, folder
         self._stack = contextlib.ExitStack()
         names = token_files(one_sided)
@@ -235,22 +224,10 @@ class TokenWriter:
         self._stack.close()
 
     def add(self, pairs: Encoded) -> None:
-        """Append pairs.
-
-        Raises:
-            InputError: the disk is full.
-        """
-        try:
-            dtype = self._vocabularies.token_dtype
-            for file, side in zip(self._files, pairs.sides.values(), strict=True):
-                file.write(np.ascontiguousarray(side.tokens, dtype).data)
-        except OSError as error:
-            if self._folder is not None:
-                raise cannot_write(self._folder, error) from error
-            raise InputError(
-                f"cannot write the tokens of the text to {tempfile.gettempdir()}:"
-                f" {error.strerror}; free some space, or set TMPDIR to another folder"
-            ) from error
+        """Append pairs."""
+        dtype = self._vocabularies.token_dtype
+        for file, side in zip(self._files, pairs.sides.values(), strict=True):
+            file.write(np.ascontiguousarray(side.tokens, dtype).data)
         lengths = [side.lengths for side in pairs.sides.values()]
         self._lengths.append(np.stack(lengths, 1))
         self._fingerprint.add(pairs)

@@ -47,19 +47,9 @@ was asked to stop.
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Append a JSON object as a line; a number that is not finite is null.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(dict(record)), ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; fix that and run the same command"
-            " again: it continues from the last checkpoint"
-        ) from error
+    """Append a JSON object as a line; a number that is not finite is null."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(finite(dict(record)), ensure_ascii=False) + "\n")
 
 
 def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:

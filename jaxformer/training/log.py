@@ -66,11 +66,7 @@ class Log:
         )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add one line of metrics.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Add one line of metrics."""
         if self._tensorboard is None:
             return
         append(self.metrics_file, {"step": step, **metrics})
@@ -81,11 +77,7 @@ class Log:
             self._wandb.log({"step": step, **metrics})
 
     def write_samples(self, step: int, samples: list[dict[str, str]]) -> None:
-        """Add translations of validation sentences, one a line.
-
-        Raises:
-            InputError: they cannot be written.
-        """
+        """Add translations of validation sentences, one a line."""
         for sample in samples if self._first else ():
             append(self.samples_file, {"step": step, **sample})
 

@@ -10,10 +10,6 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
-
-from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,28 +93,3 @@ def test_a_disk_that_is_full_for_a_while(tmp_path):
         assert line.startswith(f"could not save a checkpoint in {tmp_path}: ")
         assert line.endswith("; the last good checkpoint is step 2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "5"]
-
-
-def test_a_save_that_fails_at_once(tmp_path, monkeypatch):
-    """It is raised in one line; a later save works."""
-    manager = CheckpointManager(tmp_path)
-
-    def save(step):
-        manager.save(step, arrays(step), {"step": jnp.int32(step)}, {}, None)
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(manager._checkpointer), "save_checkpointables_async", full)
-        with pytest.raises(InputError) as caught:
-            save(1)
-    assert str(caught.value) == (
-        f"could not save a checkpoint in {tmp_path}: [Errno 28] No space left on"
-        " device; no checkpoint is saved yet"
-    )
-    save(2)
-    manager.wait()
-    assert manager.steps == [2]
-    assert is_whole(manager, 2)
-    manager.close()

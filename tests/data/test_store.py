@@ -3,7 +3,6 @@ is opened whole or refused in one line.
 """
 
 import dataclasses
-import io
 import types
 
 import numpy as np
@@ -81,27 +80,6 @@ def test_hashes_differ_by_order_and_borders():
     borders = encoded([([1, 2], [9]), ([3], [9])]), encoded([([1], [9]), ([2, 3], [9])])
     several = [first, second, both, concatenate([second, first]), *borders]
     assert len({pairs.hash for pairs in several}) == 6
-
-
-def test_a_full_disk_is_named(monkeypatch, tmp_path):
-    class Full(io.BytesIO):
-        def write(self, content):
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(TokenWriter, "_open", lambda *_: Full())
-    for folder, cure in (
-        (None, r"free some space, or set TMPDIR to another folder"),
-        (tmp_path, rf"cannot write {tmp_path}: .*; free some space"),
-    ):
-        with pytest.raises(InputError, match=cure):
-            TokenWriter(form("<u2"), folder).add(encoded([([5], [6])]))
-
-
-def test_a_missing_folder_for_temporary_files_is_refused(monkeypatch, tmp_path):
-    """Python would use another one silently."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
-    with pytest.raises(InputError, match=f"TMPDIR={tmp_path}/none is not a folder"):
-        TokenWriter(form("<u2"))
 
 
 SHARED = Vocabulary.train(["a b c"], 8)

@@ -1,112 +1,26 @@
-"""Whole runs that are stopped, run out of disk or move to other devices, and are
-continued by the same command.
+"""Whole runs that are stopped or move to other devices, and are continued by the same
+command.
 """
 
-import errno
 import os
 import pty
-import resource
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from system.processes import arguments
 from training.little import (
-    assert_same_run,
     cached_make_engine,
     read_records,
     steps_of,
 )
 
 import runs
-from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.training import log
 from jaxformer.training import train as training
 
 FEW = {"training.steps": 8, "training.log_every": 2, "training.evaluate_every": 4}
 FEW |= {"training.checkpoint_every": 2, "data.num_buckets": 1}
-
-
-@pytest.fixture
-def train(corpus, monkeypatch):
-    """Return a function that runs the command in this process."""
-    monkeypatch.setattr(training, "make_engine", cached_make_engine)
-    return lambda run, **changes: runs.call(
-        *arguments(
-            run, {**corpus, **FEW, **{f"training.{k}": changes[k] for k in changes}}
-        )
-    )
-
-
-@pytest.fixture(scope="module")
-def straight(corpus, tmp_path_factory):
-    """Return the directory of a run that nothing interrupted."""
-    run = tmp_path_factory.mktemp("straight") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "make_engine", cached_make_engine)
-        assert runs.call(*arguments(run, {**corpus, **FEW})).code == 0
-    return run
-
-
-def test_a_disk_that_is_full(train, straight, tmp_path, monkeypatch):
-    """A checkpoint that cannot be written ends the command with one line and exit code
-    1. With space again the same command continues to the end of an undisturbed run.
-    """
-    run, save = tmp_path / "run", CheckpointManager.save
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limited(self, step, *given, **options):
-        if self._sealing is not None:
-            self._sealing.join()
-        limit = 20_000 if step == 4 else hard
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        return save(self, step, *given, **options)
-
-    monkeypatch.setattr(CheckpointManager, "save", limited)
-    begin = f"could not save a checkpoint in {run / 'checkpoints'}: "
-    try:
-        stopped = train(run)
-        assert stopped.code == 1
-        (line,) = (x for x in stopped.err.splitlines() if "error" in x.lower())
-        assert line.startswith(f"jaxformer: error: {begin}")
-        assert line.endswith("; the last good checkpoint is step 2")
-        assert steps_of(run)[-1] == 2
-    finally:
-        monkeypatch.undo()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert train(run).code == 0
-    assert_same_run(run, straight)
-
-
-def test_a_log_that_cannot_be_written(train, straight, tmp_path, monkeypatch):
-    """No space for the log: one line names the file, exit code 1, and the same command
-    continues from the last checkpoint.
-    """
-    run, append = tmp_path / "run", log.append
-
-    def no_space(path, *given, **options):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    def append_until(path, record):
-        with monkeypatch.context() as patch:
-            if record["step"] == 6:
-                patch.setattr(Path, "open", no_space)
-            append(path, record)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "append", append_until)
-        done = train(run)
-    assert done.code == 1
-    assert done.err.splitlines()[-1] == (
-        f"jaxformer: error: cannot write {run / 'metrics.jsonl'}: No space left on"
-        " device; fix that and run the same command again: it continues from the last"
-        " checkpoint"
-    )
-    assert steps_of(run)[-1] == 4
-    assert train(run).code == 0
-    assert_same_run(run, straight)
 
 
 @pytest.mark.slow
