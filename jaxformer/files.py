@@ -34,7 +34,6 @@ _CURES = {
     errno.EACCES: "change its permissions, or choose another place",
     errno.EPERM: "change its permissions, or choose another place",
     errno.EROFS: "choose a place that can be written",
-    errno.ELOOP: "remove the symbolic link",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
@@ -52,26 +51,13 @@ def cannot_write(path: Path | str, error: OSError) -> InputError:
     return InputError(f"cannot write {path}: {describe(error)}")
 
 
-def check_writable(directory: Path, *names: str) -> None:
-    """Check before the work that a folder can be written, and nothing outside it; no
-    name appears in it.
-
-    Args:
-        directory: the folder; it exists, and may itself be a symbolic link.
-        names: entries that are about to be written or made, where :func:`open_whole`
-            does not write them.
+def check_writable(directory: Path) -> None:
+    """Check before the work that a folder, which exists, can be written; no name
+    appears in it.
 
     Raises:
-        InputError: no file can be made in the folder, or one of the entries is a
-            symbolic link.
+        InputError: no file can be made in the folder.
     """
-    for path in (directory / name for name in names):
-        if path.is_symlink():
-            raise InputError(
-                f"{path} is a symbolic link, and nothing is written through links: put"
-                f" the file or folder itself in its place, or make {directory} as a"
-                " whole the link"
-            )
     try:
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
@@ -239,16 +225,9 @@ def hold(directory: Path, refusal: str) -> TextIO:
         it ends.
 
     Raises:
-        InputError: ``refusal``, where another process, or this one, holds the folder;
-            or the lock is a symbolic link or cannot be written.
+        InputError: ``refusal``, where another process, or this one, holds the folder.
     """
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        lock = os.fdopen(os.open(directory / LOCK, flags, 0o666), "w")
-    except FileNotFoundError:
-        raise  # the folder is missing
-    except OSError as error:
-        raise cannot_write(directory / LOCK, error) from None
+    lock = (directory / LOCK).open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -129,7 +129,7 @@ def save_average(
         made = Average(name, list(steps), *kept)
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
-            _remove(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
         record = {key: value for key, value in made._asdict().items() if key != "name"}
         folder.write(new, {"params": average(checkpoints, steps)}, record)
         # An average is replaced by renaming, so that a process killed in between
@@ -137,19 +137,9 @@ def save_average(
         if path.exists():
             path.rename(old)
         new.rename(path)
-        _remove(old)
+        shutil.rmtree(old, ignore_errors=True)
         bucket.push(run)
     return made
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder with what is in it, or a symbolic link and not what it points
-    to.
-    """
-    if path.is_symlink():
-        path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def average_folders(run: Path) -> list[Path]:

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Average."""
     config = configuration.load(options.workdir / "config.json")
-    check_writable(options.workdir, "averages")
+    check_writable(options.workdir)
     checkpoints = open_to_read(
         options.workdir / "checkpoints", config.evaluation.best_metric
     )

@@ -14,7 +14,6 @@ import importlib.metadata
 import itertools
 import os
 import platform
-import re
 import shutil
 import sys
 import textwrap
@@ -86,7 +85,6 @@ def main(arguments: Sequence[str]) -> int:
     """
     try:
         options = parse(list(arguments))
-        _check_process(arguments, options.command)
         keep_programs()
         with signals.noted():
             try:
@@ -299,24 +297,6 @@ def wrap(line: str, stream: TextIO, indent: int = 2) -> str:
         break_long_words=indent > 2,
     )
     return end.join(parts)
-
-
-def _check_process(arguments: Sequence[str], command: str) -> None:
-    """Refuse names that are not UTF-8, which no JSON can hold, and a closed standard
-    output.
-    """
-    names = [*arguments, os.getcwd()] if command == "train" else arguments
-    for name in names:
-        if re.search("[\ud800-\udfff]", name):
-            raise InputError(
-                f"names and text must be UTF-8, not {name!a}: rename the file or folder"
-            )
-    if sys.stdout is None and command != "train":
-        raise InputError(
-            "standard output is closed: redirect it to a file or to /dev/null"
-        )
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
 def _explain(error: BaseException) -> str | None:

@@ -25,7 +25,6 @@ from jaxformer.cli.main import wrap
 from jaxformer.data.files import check_folder, open_lines, stream_lines
 from jaxformer.errors import InputError, LineError, escape_controls, require
 from jaxformer.files import (
-    cannot_write,
     check_writable,
     find_descriptor,
     finite,
@@ -59,7 +58,7 @@ def open_output(path: Path | None) -> Iterator[Write]:
         path.exists() and not path.is_file()
     ):
         with open(path if own is None else os.dup(own), "wb") as file:
-            yield lambda line: _send(file, line, path)
+            yield lambda line: _send(file, line)
     else:
         path = Path(os.path.realpath(path))
         with open_whole(path) as file:
@@ -77,19 +76,17 @@ def open_output(path: Path | None) -> Iterator[Write]:
 def _print(line: str) -> None:
     while _drawn:
         _drawn.pop()()
-    _send(sys.stdout.buffer, line, "standard output")
+    _send(sys.stdout.buffer, line)
 
 
-def _send(file: BinaryIO, line: str, name: Path | str) -> None:
+def _send(file: BinaryIO, line: str) -> None:
     try:
         file.write(_encode(line))
         file.flush()
-    except OSError as error:
+    except BrokenPipeError:
         # The rest of the buffer would fail again when the file is closed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise cannot_write(name, error) from None
+        raise
 
 
 def _keep(unfinished: Path, path: Path) -> None:
@@ -145,7 +142,6 @@ def open_input(path: Path | None) -> tuple[Iterator[str], Callable[[], bool]]:
     """Return what :func:`read_input` does, and a function that waits for the next line
     of a pipe, and returns whether none comes within half a second.
     """
-    _check_input(path)
     if path is not None and (path.suffix or not path.is_fifo()):
         return open_lines([path], empty=True), lambda: False
     try:  # it is closed when the process ends
@@ -172,17 +168,10 @@ def read_document(path: Path | None) -> str:
     Raises:
         InputError: it is not UTF-8.
     """
-    _check_input(path)
     try:
         return (path.read_bytes() if path else sys.stdin.buffer.read()).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{name_input(path)} must be UTF-8: encode it so") from None
-
-
-def _check_input(path: Path | None) -> None:
-    """Refuse standard input that is closed."""
-    if path is None and sys.stdin is None:
-        raise InputError("standard input is closed: name a file by --input")
 
 
 def name_input(path: Path | None) -> str:
@@ -319,7 +308,7 @@ def picture_folder(output: Path | None, run: Path, name: str) -> Path:
     directory = output or run / name
     if run.is_dir():
         check_folder(directory, "--output")
-        check_writable(run, *([] if output else [name]))
+        check_writable(run)
     return directory
 
 

@@ -186,7 +186,7 @@ def _look(
     """
     check_folder(directory, "--workdir")
     if directory.exists():
-        check_writable(directory, *WRITTEN)
+        check_writable(directory)
     saved, data = directory / "config.json", config.data
     old = configuration.load(saved) if saved.exists() else None
     if old and old.data.train.startswith(IMPORTED):

@@ -175,15 +175,3 @@ def test_an_error_cannot_control_a_terminal(call, tmp_path):
 def test_wrong_options_of_translate(command, rule, call, workdir):
     given = command.replace("RUN", str(runs.random_run())).split()
     assert rule in call("translate", *given, workdir, stdin=b"a\n").error
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [("attention", "attention a"), ("averages", "average --last=1")],
-)
-def test_commands_write_through_no_link_in_a_run(name, command, call, run, tmp_path):
-    (tmp_path / "outside").mkdir()
-    (run / name).symlink_to(tmp_path / "outside")
-    error = call(*command.split(), f"--workdir={run}").error
-    assert error.startswith(f"{run / name} is a symbolic link, and nothing is written")
-    assert list((tmp_path / "outside").iterdir()) == []

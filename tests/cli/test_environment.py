@@ -131,22 +131,3 @@ def test_other_faults_keep_their_traceback(monkeypatch, call):
     first, *_, last = outcome.err.splitlines()
     assert first.startswith("Traceback ")
     assert last.startswith("ZeroDivisionError: ")
-
-
-def test_names_that_are_no_utf8(call):
-    """They are refused before the work: no JSON could hold them."""
-    error = call("train", "--config=configs/reverse.py", "--workdir=a\udcff").error
-    assert r"must be UTF-8, not '--workdir=a\udcff'" in error
-
-
-@pytest.mark.parametrize(
-    ("stream", "cure"), [("stdin", "--input"), ("stdout", "redirect it")]
-)
-def test_closed_streams(stream, cure, monkeypatch, capfd):
-    """A closed standard input or output is named, with the cure."""
-    monkeypatch.setattr(sys, stream, None)
-    monkeypatch.setattr(Translator, "load", lambda *_, **__: runs.translator())
-    assert main_module.main(["translate", f"--workdir={runs.random_run()}"]) == 1
-    error = capfd.readouterr().err
-    assert error.startswith(f"jaxformer: error: standard {stream[3:]}put is closed")
-    assert cure in error

@@ -18,9 +18,7 @@ from jaxformer.cli.output import (
     open_input,
     open_output,
     read_input,
-    write_output,
 )
-from jaxformer.errors import InputError
 
 
 def test_a_file_keeps_its_mode_and_its_link(tmp_path):
@@ -56,16 +54,6 @@ def test_lines_of_an_interrupted_output_replace_nothing(tmp_path, capsys):
     with contextlib.suppress(KeyboardInterrupt), open_output(tmp_path / "none"):
         raise KeyboardInterrupt
     assert len(list(tmp_path.iterdir())) == 5
-
-
-@pytest.mark.parametrize("path", [None, Path("/dev/full")])
-def test_a_full_device_is_named(path, monkeypatch):
-    """Nothing fails a second time when standard output is closed."""
-    rule = f"^cannot write {path or 'standard output'}: No space left on device; free"
-    with open("/dev/full", "w") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        with pytest.raises(InputError, match=rule):
-            write_output(path, ["new"])
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "-"])

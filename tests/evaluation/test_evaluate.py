@@ -192,37 +192,17 @@ def test_damaged_results(tmp_path, content):
     assert (tmp_path / "results.json").read_bytes() == content
 
 
-def test_a_kill_between_the_two_files(tmp_path, monkeypatch):
-    """New translations are not read as those of the old score; records of earlier
-    versions have no digest.
-    """
-    records.write_result(tmp_path, make_record("set"), ["old"])
+def test_translations_are_those_of_the_score(tmp_path):
+    """Changed ones are refused; records of earlier versions have no hash of them."""
+    path = records.write_result(tmp_path, make_record("set"), ["old"])
     (old,) = records.read_results(tmp_path).values()
     assert records.read_hypotheses(tmp_path, old) == ["old"]
-    write_whole = records.write_whole
-
-    def killed(path, content):
-        if path.name == "results.json":
-            raise KeyboardInterrupt
-        write_whole(path, content)
-
-    monkeypatch.setattr(records, "write_whole", killed)
-    with pytest.raises(KeyboardInterrupt):
-        records.write_result(tmp_path, make_record("set", 2.0), ["new"])
-    assert records.read_results(tmp_path) == {"set": old}
+    path.write_text("new\n")
     said = r"hypotheses\.set\S* is not the text that results\.json has the score of"
     with pytest.raises(InputError, match=said):
         records.read_hypotheses(tmp_path, old)
     del old["hypotheses_sha256"]
     assert records.read_hypotheses(tmp_path, old) == ["new"]
-
-
-def test_a_record_names_no_file_outside_the_run(tmp_path):
-    """A link may lead there too."""
-    (tmp_path / "hypotheses.set.txt").symlink_to(tmp_path / "results.json")
-    for name in ("../secret", "/etc/passwd", "a/b", "", "hypotheses.set.txt"):
-        with pytest.raises(InputError, match=r"must be a file in .*: copy it there"):
-            records.read_hypotheses(tmp_path, {"hypotheses": name})
 
 
 def test_each_text_of_a_pipe_has_a_result(tmp_path):
