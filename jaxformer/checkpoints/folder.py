@@ -324,11 +324,6 @@ def check_shapes(path: Path, saved: PyTree, wanted: PyTree) -> None:
     there, here = _shapes(saved), _shapes(wanted)
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
-            if name == "key":
-                raise InputError(
-                    f"{_where(path)} has the key of another random number generator:"
-                    " set JAX_DEFAULT_PRNG_IMPL as it was"
-                )
             raise InputError(
                 f"{_where(path)} is of another model: {name} is"
                 f" {there.get(name, 'absent')} there and {here.get(name, 'absent')} by"

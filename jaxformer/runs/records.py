@@ -53,18 +53,11 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove the lines of a record that ``keep`` refuses, and a torn last line.
-
-    Other lines without a step were not written by a run and stay.
-    """
+    """Remove the lines of a record that ``keep`` refuses, and a torn last line."""
     if not path.exists():
         return
-    *whole, last = path.read_bytes().split(b"\n")
-    kept = [
-        line for line in whole if (record := parse_step(line)) is None or keep(record)
-    ]
-    if (record := parse_step(last)) is not None and keep(record):
-        kept.append(last)
+    lines = path.read_bytes().split(b"\n")
+    kept = [line for line in lines if (record := parse_step(line)) and keep(record)]
     write_whole(path, b"".join(line + b"\n" for line in kept))
 
 

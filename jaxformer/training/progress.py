@@ -99,15 +99,11 @@ class Progress:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Progress:
-        """Read what :meth:`to_json` gave, in this version or an earlier one: what it
-        did not count yet begins at 0.
+        """Read what :meth:`to_json` gave; what is not counted yet begins at 0.
 
         Raises:
             InputError: a later version counted what this one does not know.
         """
-        if "best_chrf" in record:
-            record = {**record, "best_scores": {"chrf": record["best_chrf"]}}
-            del record["best_chrf"]
         for known, given in ((cls, record), (Position, record["position"])):
             unknown = sorted(
                 set(given) - {field.name for field in dataclasses.fields(known)}

@@ -118,13 +118,3 @@ def test_a_resumed_run_is_the_same_on_weights_and_biases(tmp_path, wandb):
     one, two, again = wandb.begun
     assert one["id"] == again["id"] != two["id"]
     assert again["resume"] == "allow"
-
-
-@pytest.mark.parametrize("line", ["5", '{"step": "7"}', ""])
-def test_a_line_that_no_run_wrote_stays(tmp_path, line):
-    """A run that continues neither fails at it nor removes it."""
-    path = tmp_path / "metrics.jsonl"
-    kept, late = json.dumps({"step": 1}), json.dumps({"step": 9})
-    path.write_text(f"{kept}\n{line}\n{late}\n{kept}\n")
-    rewind(path, lambda record: record["step"] <= 2)
-    assert path.read_text() == f"{kept}\n{line}\n{kept}\n"

@@ -113,19 +113,16 @@ def test_a_bad_step_changes_nothing(make_model, make_training, make_batch, parts
     assert_trees_equal(dataclasses.replace(after, step=kept.step), kept)
 
 
-def test_r_drop_z_loss_and_frozen_parameters(make_model, make_training, make_batch):
+def test_r_drop_and_z_loss(make_model, make_training, make_batch):
     """What is minimised is the mean of two passes with different dropout, plus the
     weighted half of their divergence and the squared logarithm of the denominator;
-    ``nll`` has neither and tokens count once. Frozen parameters stay bit for bit, have
-    no moments, and do not count in the norm of the gradient.
+    ``nll`` has neither and tokens count once.
     """
     model, batch = make_model(dropout_rate=0.3), make_batch(3, LENGTHS)
-    runs, state = make_training(
-        model, "jit", r_drop=2.0, z_loss=0.5, frozen="encoder/*"
-    )
+    runs, state = make_training(model, "jit", r_drop=2.0, z_loss=0.5)
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
     before = jax.tree.map(np.array, state.params)
-    after, metrics = runs.step(state, batch)
+    _, metrics = runs.step(state, batch)
 
     rows = [np.repeat(side, 2, axis=0) for side in batch.values()]
     apply = jax.jit(
@@ -149,17 +146,6 @@ def test_r_drop_z_loss_and_frozen_parameters(make_model, make_training, make_bat
     nll = -(hits * logs).sum(-1)[real].sum() / 2
     assert float(metrics["nll"]) == pytest.approx(nll, rel=1e-5)
     assert float(metrics["tokens"]) == sum(LENGTHS)
-
-    assert_trees_equal(after.params["encoder"], before["encoder"])
-    assert not np.array_equal(
-        after.params["embedding"]["table"], before["embedding"]["table"]
-    )
-    moments = [leaf for leaf in jax.tree.leaves(after.optimizer) if leaf.ndim]
-    trained = {**before, "encoder": {}}
-    sizes = [leaf.size for leaf in jax.tree.leaves(trained)]
-    assert [leaf.size for leaf in moments] == sizes * 2
-    mu = moments[: len(sizes)]
-    assert float(metrics["gradient_norm"]) == pytest.approx(10 * norm(mu), rel=1e-4)
 
 
 def test_float16(make_model, make_training, make_batch):

@@ -141,13 +141,6 @@ def test_labels_begin_with_the_text_of_another_run(tmp_path, names):
     assert configuration.load(tmp_path / "labelled" / "config.json") == second.config
 
 
-def test_masked_words_need_a_mask(tmp_path, names):
-    """Those of a run that has none are refused before anything is written."""
-    text = open_run(config_of(names, "text"), tmp_path / "text")
-    with pytest.raises(InputError, match="no piece <mask>"):
-        complete_config(config_of(names, "masked"), text.vocabularies)
-
-
 @pytest.mark.parametrize("kind", ["labelled", "tagged"])
 def test_one_label_is_no_class(tmp_path, names, kind):
     """It is refused before anything is written."""

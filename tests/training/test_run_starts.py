@@ -18,26 +18,9 @@ from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 from jaxformer.runs.records import Validation, append
 from jaxformer.training import train as training
-from jaxformer.training.engines import make_engine
 from jaxformer.training.loop import Outcome
 from jaxformer.training.run import open_run
 from jaxformer.translation.translator import Translator
-
-
-@pytest.mark.parametrize("implementation", ["rbg", "unsafe_rbg"])
-def test_another_random_number_generator_is_called_so(
-    train, straight, tmp_path, monkeypatch, implementation
-):
-    shutil.copytree(straight, tmp_path / "run")
-    monkeypatch.setattr(training, "make_engine", make_engine)
-    message = (
-        "has the key of another random number generator: set JAX_DEFAULT_PRNG_IMPL"
-    )
-    with (
-        jax.default_prng_impl(implementation),
-        pytest.raises(InputError, match=message),
-    ):
-        train("run", {"training.steps": 14})
 
 
 @pytest.mark.parametrize("key", ["vocabulary_size", "source_vocabulary_size"])

@@ -128,16 +128,6 @@ def test_progress_counts_every_sentence(stub):
     assert len(told) > 6
 
 
-def test_stop_between_batches(stub):
-    """What is not translated at the stop has no hypotheses, what is translated is
-    complete.
-    """
-    answers = iter([False, False, True])
-    translator = random_translator(batch_size=1)
-    found = translator.search(many()[:4], stop=lambda: next(answers))
-    assert sorted(map(len, found)) == [0, 0, 1, 1]
-
-
 # Long sources
 
 LONG = ["x" * 100_000, "word " * 20_000, "。" * 100_000, " " * 99_999 + "a"]
