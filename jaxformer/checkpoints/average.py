@@ -19,13 +19,10 @@ from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.files import make_folder
 from jaxformer.errors import InputError, UsageError
-from jaxformer.files import hold
 from jaxformer.typing import PyTree
 
-_NEW, _OLD = ".unfinished", ".replaced"
-"""How the folders of an average that is being written end. Other folders in
-``averages/`` are never touched.
-"""
+_NEW = ".unfinished"
+"""How the folder of an average that is being written ends."""
 
 
 class Average(NamedTuple):
@@ -110,7 +107,7 @@ def save_average(
     Raises:
         UsageError: the name cannot be that of a folder.
         InputError: the checkpoints are not of one model or one is damaged, the average
-            cannot be written, or another process makes one.
+            cannot be written.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,149}", name):
         raise UsageError(
@@ -118,27 +115,17 @@ def save_average(
             " another"
         )
     path = run / "averages" / name
-    refusal = (
-        f"another process makes an average in {path.parent}: run the command again when"
-        " it has ended"
-    )
     make_folder(path.parent, "--workdir")
-    with hold(path.parent, refusal):
-        last = checkpoints.progress(steps[-1])
-        kept = last["vocabulary"], time.time(), last.get("base")
-        made = Average(name, list(steps), *kept)
-        new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
-        for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
-            shutil.rmtree(leftover, ignore_errors=True)
-        record = {key: value for key, value in made._asdict().items() if key != "name"}
-        folder.write(new, {"params": average(checkpoints, steps)}, record)
-        # An average is replaced by renaming, so that a process killed in between
-        # leaves none that is half removed.
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-        bucket.push(run)
+    last = checkpoints.progress(steps[-1])
+    made = Average(name, list(steps), last["vocabulary"], time.time(), last.get("base"))
+    new = path.with_suffix(_NEW)
+    for leftover in path.parent.glob(f"{new.name}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    record = {key: value for key, value in made._asdict().items() if key != "name"}
+    folder.write(new, {"params": average(checkpoints, steps)}, record)
+    shutil.rmtree(path, ignore_errors=True)
+    new.rename(path)
+    bucket.push(run)
     return made
 
 

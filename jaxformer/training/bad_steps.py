@@ -8,9 +8,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxformer.errors import InputError
-from jaxformer.files import open_whole
-
 # Files of one host that a run keeps: the first bad steps tell why, and a run that
 # diverges has thousands.
 MOST_FILES = 10
@@ -29,20 +26,14 @@ def save_bad_batch(
             of this one is part of the file's name.
 
     Returns:
-        The file; None if this host has already kept ten, or if it cannot be written,
-        which stops no training.
+        The file; None if this host has already kept ten.
     """
     folder = directory / "bad_batches"
     several = jax.process_count() > 1
     ending = f".host-{jax.process_index()}.npz" if several else ".npz"
     path = folder / f"step-{step}{ending}"
-    try:
-        folder.mkdir(exist_ok=True)
-        others = [file for file in folder.glob(f"step-*{ending}") if file != path]
-        if len(others) >= MOST_FILES:
-            return None
-        with open_whole(path) as file:
-            np.savez(file, allow_pickle=False, **batch)
-    except (OSError, InputError):
+    folder.mkdir(exist_ok=True)
+    if len([*folder.glob(f"step-*{ending}")]) >= MOST_FILES:
         return None
+    np.savez(path, allow_pickle=False, **batch)
     return path

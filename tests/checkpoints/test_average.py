@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from training.little import assert_trees_equal
 
-from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.average import (
     average,
     best_steps,
     last_steps,
-    list_averages,
     save_average,
     these_steps,
 )
@@ -25,7 +23,6 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
-from jaxformer.files import LOCK
 
 STEPS = (8_000, 9_000, 10_000, 100_000)
 BLEU = (7.0, 9.0, 3.0, 8.0)
@@ -121,40 +118,3 @@ def test_which_parameters(run, checkpoints):
     other = "checkpoint 9000 in .*averages is of another model: bias is "
     with pytest.raises(InputError, match=other):
         find_parameters(run, "average", "bleu").load({**params(0), "bias": np.zeros(4)})
-
-
-@pytest.mark.parametrize("moment", ["while", "written", "renamed"])
-def test_killed_while_it_is_saved(run, checkpoints, monkeypatch, moment):
-    """A process that is killed leaves averages that are whole; the same command
-    makes the new one and removes its own leftovers only.
-    """
-
-    class Killed(BaseException):
-        pass
-
-    def killed(path, trees, record):
-        if moment == "while":
-            unfinished = path.with_name(f"{path.name}.orbax-checkpoint-tmp")
-            unfinished.mkdir()
-            (unfinished / "params").touch()
-        else:
-            write(path, trees, record)
-            if moment == "renamed":
-                path.with_suffix("").rename(path.with_suffix(".replaced"))
-        raise Killed
-
-    save_average(run, "mean", checkpoints, [8_000, 9_000])
-    mean, write = run / "averages" / "mean", folder.write
-    shutil.copytree(mean, mean.with_name("mean.keep"))
-    with monkeypatch.context() as patch:
-        patch.setattr(folder, "write", killed)
-        with pytest.raises(Killed):
-            save_average(run, "mean", checkpoints, [9_000, 10_000])
-    assert [each.steps for each in list_averages(run)] == (
-        [] if moment == "renamed" else [[8_000, 9_000]]
-    )
-    save_average(run, "mean", checkpoints, [9_000, 10_000])
-    assert [each.steps for each in list_averages(run)] == [[9_000, 10_000]]
-    assert {path.name for path in mean.parent.iterdir()} == {LOCK, "mean", "mean.keep"}
-    found = find_parameters(run, "average", "bleu").load(params(0))
-    assert_trees_equal(found, average(checkpoints, [9_000, 10_000]))
