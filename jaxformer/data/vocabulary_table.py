@@ -21,7 +21,8 @@ class TableVocabulary(SentencePieceVocabulary):
     number pieces.
 
     Raises:
-        InputError: the bytes are no SentencePiece model, or the table is damaged.
+        InputError: the bytes are no SentencePiece model, or a special piece is
+            missing.
     """
 
     table: bytes = field(repr=False)
@@ -97,19 +98,12 @@ class _Table:
         """Read it.
 
         Raises:
-            InputError: it is no such table.
+            InputError: a special piece is missing.
         """
-        try:
-            table = json.loads(content)
-            ids = {piece: id_ for id_, piece in enumerate(table["pieces"]) if piece}
-            codes = {code: ids[piece] for code, piece in table["languages"].items()}
-            special = {
-                name: ids[piece] for name, piece in SPECIAL.items() if piece in ids
-            }
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(
-                "its table of pieces is damaged: import the model again"
-            ) from None
+        table = json.loads(content)
+        ids = {piece: id_ for id_, piece in enumerate(table["pieces"]) if piece}
+        codes = {code: ids[piece] for code, piece in table["languages"].items()}
+        special = {name: ids[piece] for name, piece in SPECIAL.items() if piece in ids}
         for name in ("pad", "unk", "eos"):
             if name not in special:
                 raise InputError(f"its table of pieces has no {SPECIAL[name]}")

@@ -66,7 +66,6 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
 DAMAGED = {
     "empty": (b"", "is no file of safetensors"),
     "cut in the numbers": (pack({"a": entry()}, b"12"), "fetch it again"),
-    "a header of exabytes": (struct.pack("<Q", 2**62) + b"{}", "header too large"),
     "quantised": (
         pack({"a": entry("I8", (4,))}, b"1234"),
         "the tensor a in {} has the type I8, and only F32, F16, BF16 are read",
@@ -129,8 +128,6 @@ def test_a_folder_that_has_no_model(tmp_path):
     )
     config.write_text("{")
     assert "config.json is no JSON (Expecting" in refusal(tmp_path)
-    config.write_text("[" * 100_000)
-    assert "; the file is damaged" in refusal(tmp_path)
     config.write_text("[]")
     assert "config.json must hold an object of JSON" in refusal(tmp_path)
     (make_folder(tmp_path, "bart") / "model.safetensors").unlink()

@@ -7,44 +7,12 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 import tokenizer_folders
 from interop import folders
 from interop.test_imported_run import with_search
 
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.errors import InputError
 from jaxformer.interop.huggingface.run import import_run
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        (
-            "tokenizer_config.json",
-            '{"tokenizer_class": "SMALL100Tokenizer"}',
-            "must be M2M100Tokenizer or NllbTokenizer, not SMALL100Tokenizer, which",
-        ),
-        ("tokenizer_config.json", "[" * 10**5, "recursion"),
-        ("vocab.json", '{"<s>": 0, "<pad>": 0}', "'<pad>' has the id 0, and each"),
-        ("sentencepiece.bpe.model", "\n\x05hello", "not a SentencePiece model, or a"),
-        ("sentencepiece.bpe.model", None, "has no sentencepiece.bpe.model"),
-        ("generation_config.json", '{"max_length": Infinity}', "whole number, not inf"),
-    ],
-)
-def test_a_hostile_file(tmp_path, name, content, line):
-    """Of another tokenizer, damaged, or no file but a device; nothing is written."""
-    copy = with_search(tmp_path)
-    (copy / name).unlink()
-    if content is None:
-        (copy / name).symlink_to("/dev/zero")
-    else:
-        (copy / name).write_text(content)
-    with pytest.raises(InputError) as caught:
-        import_run(copy, tmp_path / "run", source_language="en", target_language="de")
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
 
 
 def test_bart_begins_with_its_first_token_where_its_search_says_so(tmp_path):
@@ -93,6 +61,7 @@ def test_what_the_tokenizer_and_the_name_of_a_folder_say(tmp_path):
     options |= {"legacy_behaviour": True, "clean_up_tokenization_spaces": True}
     (copy / "tokenizer_config.json").write_text(json.dumps(options))
     languages = {"source_language": "en", "target_language": "de"}
+    (tmp_path / "run").mkdir()  # an empty folder serves
     config, ignored = import_run(copy, tmp_path / "run", **languages)
     assert config.data.train == "imported:a__en_de____b"
     named = [each.split("=")[0] for each in ignored]
@@ -100,26 +69,3 @@ def test_what_the_tokenizer_and_the_name_of_a_folder_say(tmp_path):
     template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
     assert template is not None
     assert template.source == ("{text}", "{eos}", "{source}")
-
-
-def test_a_hostile_language_of_one_pair(tmp_path):
-    """Names of files are made of it: it is passed over."""
-    given = tmp_path / "folder"
-    given.mkdir()
-    tokenizer_folders.marian(given, tags=())
-    rows = len(json.loads((given / "vocab.json").read_bytes()))
-    tensors = folders.draw_tensors("marian")
-    tensors["model.shared.weight"] = np.ones((rows, folders.WIDTH), np.float32)
-    tensors["final_logits_bias"] = np.ones((1, rows), np.float32)
-    pad = json.loads((given / "vocab.json").read_bytes())["<pad>"]
-    settings = {"vocab_size": rows, "pad_token_id": pad, "eos_token_id": 0}
-    folders.make_folder(
-        given, "marian", tensors, **settings, decoder_start_token_id=pad
-    )
-    options = {"source_lang": "../../evil", "target_lang": "de"}
-    (given / "tokenizer_config.json").write_text(json.dumps(options))
-    config, _ = import_run(given, tmp_path / "run")
-    assert config.data.languages == ("source", "de")
-    with pytest.raises(InputError, match=r"source_language='\.\./x': the code of a"):
-        import_run(given, tmp_path / "other", source_language="../x")
-    assert not (tmp_path / "other").exists()

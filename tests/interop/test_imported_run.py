@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -235,26 +236,54 @@ def test_only_runs_whose_input_names_its_language_take_it():
     assert error.startswith("--from=de is for an imported model")
 
 
+BOTH = ("en", "de")
+
+
 @pytest.mark.parametrize(
-    ("languages", "missing", "line"),
+    ("languages", "changes", "line"),
     [
-        (("en", "xx"), None, "the vocabulary has no language 'xx'; the nearest"),
+        (("en", "xx"), {}, "the vocabulary has no language 'xx'; the nearest"),
         (
             (None, "de"),
-            None,
+            {},
             "the model has 100 languages: name one by --from, such as",
         ),
-        (("en", None), None, "the model has 100 languages: name one by --to, such as"),
-        ((None, None), None, "name them by --from and --to, such as af, am"),
-        (("en", "de"), "model.safetensors", "has no model.safetensors"),
-        (("en", "de"), "sentencepiece.bpe.model", "has no sentencepiece.bpe.model"),
+        (("en", None), {}, "the model has 100 languages: name one by --to, such as"),
+        ((None, None), {}, "name them by --from and --to, such as af, am"),
+        (BOTH, {"model.safetensors": None}, "has no model.safetensors"),
+        (BOTH, {"sentencepiece.bpe.model": None}, "has no sentencepiece.bpe.model"),
+        (
+            BOTH,
+            {"tokenizer_config.json": '{"tokenizer_class": "SMALL100Tokenizer"}'},
+            "must be M2M100Tokenizer or NllbTokenizer, not SMALL100Tokenizer, which",
+        ),
+        (BOTH, {"vocab.json": '{"<s>": 0, "<pad>": 0}'}, "'<pad>' has the id 0, and"),
+        (
+            BOTH,
+            {"sentencepiece.bpe.model": "\n\x05hello"},
+            "not a SentencePiece model, or a",
+        ),
+        (BOTH, {"max_length": math.inf}, "whole number, not inf"),
+        (BOTH, {"bad_words_ids": "a"}, "bad_words_ids must be a list of lists"),
+        (BOTH, {"bad_words_ids": [[99_999]]}, "bad_words_ids must be a list of lists"),
+        (BOTH, {"suppress_tokens": 7}, "suppress_tokens must be a list of token ids"),
+        (BOTH, {"early_stopping": "no"}, 'early_stopping must be true, false or "nev'),
+        (BOTH, {"num_beams": 2.7}, "num_beams must be a whole number, not 2.7"),
+        (BOTH, {"num_beams": 101}, "num_beams must be at most 100, not 101: correct"),
+        (BOTH, {"decoder_start_token_id": [2]}, "must be a token id, not"),
+        (BOTH, {"renormalize_logits": 1}, "renormalize_logits must be true or false"),
+        (BOTH, {"max_length": 0}, "leaves -1 tokens for a translation"),
     ],
 )
-def test_nothing_is_written_on_an_error(tmp_path, languages, missing, line):
-    copy = tmp_path / "folder"
-    shutil.copytree(folder(), copy)
-    if missing is not None:
-        (copy / missing).unlink()
+def test_nothing_is_written_on_an_error(tmp_path, languages, changes, line):
+    """What changes is a file of the folder, or a setting of its search."""
+    files = {name: each for name, each in changes.items() if "." in name}
+    search = {name: each for name, each in changes.items() if "." not in name}
+    copy = with_search(tmp_path, **search)
+    for name, content in files.items():
+        (copy / name).unlink()
+        if content is not None:
+            (copy / name).write_text(content)
     source, target = languages
     with pytest.raises(InputError) as error:
         import_run(
@@ -264,25 +293,10 @@ def test_nothing_is_written_on_an_error(tmp_path, languages, missing, line):
             target_language=target,
         )
     assert line in str(error.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-
-
-def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
-    """Nor does it remove what was there."""
-
-    def fail(*_, **__):
-        raise InputError("no space")
-
-    monkeypatch.setattr("jaxformer.checkpoints.folder.write", fail)
-    languages = {"source_language": "en", "target_language": "de"}
-    (tmp_path / "empty").mkdir()
-    for place in (tmp_path / "empty", tmp_path / "a" / "b"):
-        with pytest.raises(InputError, match="no space"):
-            import_run(folder(), place, **languages)
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-    (tmp_path / "empty" / "file").touch()
     with pytest.raises(InputError, match="is not an empty folder: choose another"):
-        import_run(folder(), tmp_path / "empty", **languages)
+        import_run(copy, copy)
 
 
 def test_a_shortlist_of_an_imported_run(tmp_path):

@@ -208,29 +208,3 @@ def test_a_sampled_folder_is_sampled(tmp_path):
     found = dataclasses.asdict(config.decoding)
     expected = {"sample": True, "top_k": 50, "top_p": 0.9, "epsilon": 0.01}
     assert {name: found[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("search", "error"),
-    [
-        ({"bad_words_ids": "a"}, "bad_words_ids must be a list of lists"),
-        ({"bad_words_ids": [[99_999]]}, "bad_words_ids must be a list of lists"),
-        ({"suppress_tokens": 7}, "suppress_tokens must be a list of token ids"),
-        ({"early_stopping": "no"}, 'early_stopping must be true, false or "never"'),
-        ({"num_beams": 2.7}, "num_beams must be a whole number, not 2.7"),
-        ({"num_beams": 101}, "num_beams must be at most 100, not 101: correct"),
-        ({"decoder_start_token_id": [2]}, "must be a token id, not"),
-        ({"renormalize_logits": 1}, "renormalize_logits must be true or false"),
-        ({"max_length": 0}, "leaves -1 tokens for a translation"),
-    ],
-)
-def test_settings_of_the_search_that_make_no_sense(tmp_path, search, error):
-    """They are refused in one line, and nothing is written."""
-    with pytest.raises(InputError, match=error):
-        import_run(
-            with_search(tmp_path, **search),
-            tmp_path / "run",
-            source_language="en",
-            target_language="de",
-        )
-    assert not (tmp_path / "run").exists()

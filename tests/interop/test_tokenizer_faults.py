@@ -7,7 +7,7 @@ import pytest
 import tokenizer_folders
 from tokenizer_folders import FOLDERS, awkward_lines, write
 
-from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
 
@@ -146,28 +146,8 @@ def test_tokens_that_were_added_are_refused(tmp_path, kind, name, added):
         read_vocabularies(tmp_path, {"model_type": model_type})
 
 
-def test_a_tag_that_is_no_code_names_no_language(tmp_path):
-    tokenizer_folders.marian(tmp_path)
-    ids = json.loads((tmp_path / "vocab.json").read_bytes())
-    last = len(ids)
-    write(tmp_path, "vocab.json", ids | {">>../x<<": last, ">>cmn_Hans<<": last + 1})
-    languages = read_vocabularies(tmp_path, {"model_type": "marian"}).source.languages
-    assert "cmn_Hans" in languages
-    assert "../x" not in languages
-
-
 def test_a_missing_package_names_its_extra(read, tmp_path, monkeypatch):
     read("BART").save(tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(InputError, match=r"tokenizers.*jaxformer\[train\]"):
         Vocabularies.load(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"{}", b"[1]", b'{"pieces": 3, "languages": {}}'])
-def test_a_damaged_table_of_a_run_is_named(read, tmp_path, content):
-    read("mBART").save(tmp_path)
-    (tmp_path / "shared.pieces.json").write_bytes(content)
-    with pytest.raises(
-        InputError, match=r"shared\.model: its table of pieces is damaged"
-    ):
-        Vocabulary.load(tmp_path / "shared.model")

@@ -9,13 +9,10 @@ import pickle
 import numpy as np
 import pytest
 import tokenizer_folders
-import tokenizers
 from tokenizer_folders import FOLDERS, awkward_lines, pieces_of, spelled, train, write
 
 from jaxformer.data.config import DataConfig
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.data.vocabulary_table import TableVocabulary
-from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
@@ -79,23 +76,6 @@ def test_text_is_kept_and_never_a_control_id(read, kind):
         text = vocabulary.decode(vocabulary.encode(line))
         assert set(text.split()) >= {"a", "b"}
         assert "de" in text.replace(" ", "").lower()
-
-
-def test_pieces_of_text_with_a_special_name_are_unk(read):
-    """A surface that the table has as a language, and a merge that makes ``<s>``."""
-    table = {"languages": {"x": "☃"}, "pieces": ["<unk>", "</s>", "<pad>", "☃", "▁"]}
-    v = TableVocabulary(train(600), json.dumps(table).encode())
-    assert v.encode("☃") == [4, 0]
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    ids = {piece: id_ for id_, piece in enumerate([*special, "<", "s", ">", "<s"])}
-    merges = [("<", "s"), ("<s", ">")]
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
-    backend.add_special_tokens(special)
-    v = TokenizerVocabulary(backend.to_str().encode())
-    assert v.encode("<<s><") == [4, 3, 4]
-    v = read("BART").source
-    for line in spelled(["</s>", "<mask>"]):
-        assert v.decode(v.encode(line)) == line
 
 
 @each_kind

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +14,12 @@ import numpy as np
 from jaxformer import bucket
 from jaxformer.checkpoints import folder as checkpoint
 from jaxformer.checkpoints import saved
-from jaxformer.data.config import LANGUAGE_CODE, DataConfig
-from jaxformer.data.files import make_folder
+from jaxformer.data.config import DataConfig
 from jaxformer.data.frame import TEXT, Template, make_frame, name_language
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.files import cannot_write
+from jaxformer.files import new_folder
 from jaxformer.interop.huggingface import one_stack_run
 from jaxformer.interop.huggingface.generation import (
     KNOWN,
@@ -221,11 +217,7 @@ def _choose_languages(
     for code, names, must, flag in zip(asked, own, needed, ("from", "to"), strict=True):
         if code is None:
             texts = (name for name in names if isinstance(name, str) and name)
-            usable = [
-                name
-                for name in texts
-                if name in known or (not must and LANGUAGE_CODE.fullmatch(name))
-            ]
+            usable = [name for name in texts if name in known or not must]
             if not usable:
                 raise InputError(
                     f"the model has {len(known)} languages: name"
@@ -277,12 +269,9 @@ def _write(
     Raises:
         InputError: it cannot be written.
     """
-    made = [path for path in directory.absolute().parents if not path.exists()]
-    make_folder(directory.absolute().parent, "--workdir")
-    new = directory.parent
-    try:
-        new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=new))
-        new.chmod(0o755)
+    if directory.exists():
+        directory.rmdir()  # it is empty
+    with new_folder(directory) as new:
         configuration.save(config, new / "config.json")
         vocabularies.save(new / "vocabulary")
         (new / "checkpoints").mkdir()
@@ -292,14 +281,4 @@ def _write(
         checkpoint.write(
             new / "checkpoints" / "0", {"params": params}, record, at_once=largest
         )
-        new.rename(directory)  # also over an empty folder
-    except BaseException as error:
-        if new != directory.parent:
-            shutil.rmtree(new, ignore_errors=True)
-        for path in made:
-            with contextlib.suppress(OSError):  # another process uses it
-                path.rmdir()
-        if isinstance(error, OSError):
-            raise cannot_write(directory, error) from None
-        raise
     bucket.push(directory)

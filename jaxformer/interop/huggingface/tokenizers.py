@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from jaxformer.data.config import LANGUAGE_CODE
 from jaxformer.data.vocabulary import (
     PIECES,
     SPECIAL,
@@ -152,7 +151,7 @@ def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
     for side, name in sides.items():
         pieces = _by_id(folder / name)
         tags = [x for x in pieces if x and x.startswith(">>") and x.endswith("<<")]
-        languages = {x[2:-2]: x for x in tags if LANGUAGE_CODE.fullmatch(x[2:-2])}
+        languages = {x[2:-2]: x for x in tags}
         found.append(_with_table(folder / f"{side}.spm", pieces, languages))
     same = found[0] == found[1]
     return Vocabularies(found[0], found[0] if same else found[1])
