@@ -7,12 +7,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import deepl
 import pytest
@@ -49,16 +47,6 @@ def test_a_client_without_a_key_is_refused(server):
     with contextlib.closing(client), pytest.raises(deepl.AuthorizationException):
         client.get_usage()
     assert server.post("/v1/translate", {"text": "a"}).status_code == 403
-
-
-def test_connections_that_say_nothing_keep_nobody_out(server):
-    """While there are fewer than the server takes."""
-    address = urlsplit(server.url)
-    with contextlib.ExitStack() as stack:
-        for _ in range(300):
-            host = address.hostname, address.port
-            stack.enter_context(socket.create_connection(host, 10))
-        assert server.get("/languages").status_code == 200
 
 
 def test_a_minute_of_what_its_document_allows_and_forbids_gets_no_500(server):

@@ -159,26 +159,6 @@ def test_rates_are_those_of_the_clients_of_nginx(proxy, server):
     assert "10.0.0." not in server.log.read_text()
 
 
-@behind_nginx
-def test_nginx_limits_the_connections_of_an_address(proxy, server):
-    """Half a request each is one, and the others are answered."""
-    host, port = proxy.url.removeprefix("http://").removesuffix("/mt").split(":")
-    head = (
-        f"POST /mt/v1/translate HTTP/1.1\r\nHost: {host}\r\n"
-        "Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
-    )
-    with (
-        contextlib.ExitStack() as stack,
-        proxy.client("127.0.0.7") as client,
-        proxy.client("127.0.0.8") as other,
-    ):
-        for _ in range(16):
-            half = socket.create_connection((host, int(port)), 20, ("127.0.0.7", 0))
-            stack.enter_context(half).sendall(head.encode())
-        server.wait_for(lambda: client.get("/health").status_code == 429)
-        assert other.get("/health").status_code == 200
-
-
 def test_a_service_manager_is_told_and_a_second_ctrl_c_ends_at_once(server, notices):
     """The last test of this server, which has a long request by then."""
     with (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -33,22 +32,6 @@ PROJECT = (
     *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md"),
     *("constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.py"),
 )
-
-
-def test_the_project_is_what_git_knows():
-    """What these tests call the project is every file and folder of a checkout but
-    git's own.
-    """
-    git = shutil.which("git")
-    if git is None or not (ROOT / ".git").exists():
-        pytest.skip("needs a checkout, and git")
-    listed = subprocess.run(
-        [git, "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    if listed.returncode:  # such as one of another owner
-        pytest.skip(f"git does not read the checkout: {listed.stderr}")
-    names = {name.partition("/")[0] for name in listed.stdout.splitlines()}
-    assert names - {".gitignore"} == set(PROJECT)
 
 
 def run(*line: object, cwd: Path) -> str:
