@@ -66,8 +66,7 @@ def prepare(
         else:
             given = load_or_train(vocabulary, config, ())
     files = [path for corpus in text.corpora for path in corpus.files]
-    stamps = {path: _stamp(path) for path in files}
-    digests = {str(path): digest(path) for path in stamps}
+    digests = {str(path): digest(path) for path in files}
     request = {
         **config.request,
         "given_vocabulary": None if given is None else given.hash,
@@ -79,14 +78,13 @@ def prepare(
         source, target = (np.array(numbers, np.int64) for numbers in done.lengths)
         return Preparation(dict(done.counts), (source, target))
     with new_folder(output, json.dumps(request)) as folder:
-        return _write(text, given, request, stamps, folder, report)
+        return _write(text, given, request, folder, report)
 
 
 def _write(
     text: TrainingText,
     given: Vocabularies | None,
     request: Mapping[str, Any],
-    stamps: Mapping[Path, tuple[int, int]],
     folder: Path,
     report: Report,
 ) -> Preparation:
@@ -101,11 +99,6 @@ def _write(
     for name, count in found.counts.items():
         report(f"{name}: {count.read:,} {config.examples} read, {summary(count)}")
     check_not_empty(found.counts)
-    for path, stamp in stamps.items():
-        if _stamp(path) != stamp:
-            raise InputError(
-                f"{path} changed while it was read: give the same command again"
-            )
     source, target = (numbers.tolist() for numbers in found.lengths)
     Manifest(
         folder,
@@ -212,9 +205,3 @@ def _check_preparable(text: TrainingText) -> None:
         )
     if config.segmentation_alpha is not None:
         raise InputError(NEEDS_TEXT)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Return the size and the time of a file."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ from jaxformer.data.hub import quiet
 from jaxformer.data.language_codes import find_language
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, did_you_mean, first_line, require
-
-_SECONDS = 60.0
 
 
 def find_direction(test_set: str, languages: tuple[str, str]) -> str:
@@ -55,8 +52,6 @@ def read_sacrebleu(test_set: str, languages: tuple[str, str]) -> Iterator[Pair]:
     """
     pair = find_direction(test_set, languages)
     sacrebleu = require("sacrebleu.utils", "train")
-    patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)  # sacreBLEU has no timeout
     try:
         with quiet("sacrebleu"):
             source = sacrebleu.get_source_file(test_set, pair)
@@ -76,6 +71,4 @@ def read_sacrebleu(test_set: str, languages: tuple[str, str]) -> Iterator[Pair]:
             f" network, remove {folder} and try again, or copy that folder from a"
             " machine that has it"
         ) from None
-    finally:
-        socket.setdefaulttimeout(patience)
     yield from map(Pair._make, open_parallel([Path(source)], [Path(target)]))

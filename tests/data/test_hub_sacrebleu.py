@@ -1,5 +1,4 @@
 import logging
-import socket
 
 import pytest
 from archive_server import archive_server, tar_gz
@@ -107,14 +106,3 @@ def test_a_direction_is_found_by_any_codes():
     for pair in (("eng_Latn", "zho_Hant"), ("deu_Latn", "cs_CZ"), ("en", "en")):
         with pytest.raises(InputError, match=f"from '{pair[0]}' to '{pair[1]}': it"):
             sacrebleu_sets.find_direction("wmt20", pair)
-
-
-def test_waiting_has_an_end(test_set, monkeypatch):
-    """A server that accepts and never answers is given up, and the setting of the
-    process comes back.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        test_set(f"http://127.0.0.1:{server.getsockname()[1]}/test-full.tgz")
-        monkeypatch.setattr(sacrebleu_sets, "_SECONDS", 0.2)
-        refuse("sacrebleu:wmt14/full", r"timed out")
-    assert socket.getdefaulttimeout() is None

@@ -126,28 +126,6 @@ def test_the_manifest_names_the_files_that_are_read(tmp_path, pairs, name, files
     assert content["request"]["files"] == digests
 
 
-def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
-    """Nothing is left; the same command then begins again."""
-    config, output = config_of(train=corpus), tmp_path / "prepared"
-    train = TrainingText.vocabularies
-
-    def change_meanwhile(*given, **options):
-        vocabularies = train(*given, **options)
-        for language in ("en", "de"):
-            with (tmp_path / f"1.{language}").open("a") as file:
-                file.write("one more\n")
-        return vocabularies
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingText, "vocabularies", change_meanwhile)
-        message = refuse(config, output)
-    cure = "changed while it was read: give the same command again"
-    assert message == f"{tmp_path / '1.en'} {cure}"
-    assert not output.exists()
-    (counts,) = prepare(config, output).counts.values()
-    assert counts.read == 401
-
-
 @pytest.mark.parametrize(
     ("part", "damage", "cure"),
     [
