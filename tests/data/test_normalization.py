@@ -92,10 +92,6 @@ class TestOwnRules:
         assert round_trips(loaded, ["A CDB ½"]) == ["B B ½"]
         assert str(tmp_path).encode() not in vocabulary.files["model"]
 
-    def test_the_same_rules_give_the_same_bytes(self):
-        first, second = trained("identity"), trained("identity")
-        assert first.files == second.files != trained("nfc").files
-
     @pytest.mark.parametrize("name", ["nfck", "missing/rules.tsv"])
     def test_an_unknown_name_is_refused(self, name):
         """As a file that does not exist, with the known names."""

@@ -233,15 +233,10 @@ def test_options_of_other_runs():
     directory = f"--workdir={shared_run('labelled')}"
     error = runs.call("evaluate", directory, "--beam_size=2").error
     assert error.startswith("--beam_size is for translations")
-    error = runs.call("score", directory, f"--target={__file__}").error
-    assert error.startswith("score is for translations and language models, and ")
-    assert error.endswith("objective=classification: use evaluate or predict")
     error = runs.call("evaluate", directory, "--stride=2").error
     assert error.startswith("a stride is for the windows of a language model")
     error = runs.call("evaluate", f"--workdir={runs.random_run()}", "--stride=2").error
     assert error == "--stride is for a language model, and this run translates"
-    error = runs.call("predict", f"--workdir={shared_run('text')}").error
-    assert error.endswith("predict is for encoder-only models: use generate")
 
 
 def test_a_question_is_left_open_where_none_scores_higher():

@@ -1,5 +1,6 @@
 """Every axis of every parameter has a name."""
 
+import dataclasses
 import functools
 
 import flax.linen
@@ -16,7 +17,7 @@ from jaxformer.models.lora import draw_adapters
 
 # No two axes have a common size: the size tells what an axis is.
 SIZES = {"vocabulary": {31, 37}, "position": {16, 32}, "embed": {10}, "heads": {3, 1}}
-SIZES |= {"head_width": {5, 7}, "hidden": {11}, "layers": {2, 4}}
+SIZES |= {"head_width": {5, 7}, "hidden": {11}, "layers": {2, 4}, "rank": {1}}
 CONFIG = {"vocabulary_size": 31, "d_model": 10, "d_ff": 11, "num_heads": 3, "d_k": 5}
 CONFIG |= {"d_v": 7, "num_encoder_layers": 2, "num_decoder_layers": 4}
 CONFIG |= {"max_length": 16}
@@ -49,49 +50,27 @@ def is_names(node):
     ],
 )
 def test_every_parameter_is_named(settings):
-    """Each name is that of an axis of this size; a part has the names that it has in
-    the whole, in any tree.
+    """Each name is that of an axis of this size, of adapters too; a part has the names
+    that it has in the whole, in any tree.
     """
-    params = shapes(TransformerConfig(**CONFIG, **settings))
+    config = TransformerConfig(**CONFIG, **settings)
+    params = shapes(config)
+    looped = flatten_dict(shapes(dataclasses.replace(config, scan_layers=False)))
+    kernels = {path: looped[path] for path in looped if path[-1] == "kernel"}
+    draw = functools.partial(draw_adapters, unflatten_dict(kernels), 1)
+    adapters = jax.eval_shape(draw, jax.random.key(0))
+    for tree in (params, stack_layers(adapters) if config.scan_layers else adapters):
+        named, structure = jax.tree.flatten(logical_axes(tree), is_leaf=is_names)
+        assert structure == jax.tree.structure(tree)
+        for axes, leaf in zip(named, jax.tree.leaves(tree), strict=True):
+            sizes = zip(axes, leaf.shape, strict=True)
+            assert all(size in SIZES[axis] for axis, size in sizes)
+            assert ("layers" in axes) <= ("scan_layers" in settings)
     names = logical_axes(params)
-    named, structure = jax.tree.flatten(names, is_leaf=is_names)
-    assert structure == jax.tree.structure(params)
-    for axes, leaf in zip(named, jax.tree.leaves(params), strict=True):
-        sizes = zip(axes, leaf.shape, strict=True)
-        assert all(size in SIZES[axis] for axis, size in sizes)
-        assert ("layers" in axes) <= ("scan_layers" in settings)
     for part in ("encoder", "decoder"):
         assert logical_axes({"mine": {"backbone": params[part]}}) == {
             "mine": {"backbone": names[part]}
         }
-
-
-GROUPED = {"num_key_value_heads": 1, "activation": "swiglu", "biases": False}
-
-
-@pytest.mark.parametrize(("scan", "blocks"), [(False, {}), (True, {}), (True, GROUPED)])
-def test_factors_of_adapters_divide_the_axes_of_their_kernel(scan, blocks):
-    """Layers and inputs before the rank, outputs after it; every size is its name's."""
-    flat = flatten_dict(shapes(TransformerConfig(**CONFIG, **blocks)))
-    kernels = {path: flat[path] for path in flat if path[-1] == "kernel"}
-    draw = functools.partial(draw_adapters, unflatten_dict(kernels), 1)
-    adapters = jax.eval_shape(draw, jax.random.key(0))
-    if scan:
-        adapters = stack_layers(adapters)
-        kernels = flatten_dict(stack_layers(unflatten_dict(kernels)))
-    named = flatten_dict(logical_axes(adapters))
-    for path, axes in flatten_dict(logical_axes(unflatten_dict(kernels))).items():
-        layers = axes[:scan]
-        down, up = named[*path, "lora_a"], named[*path, "lora_b"]
-        assert (down[-1], up[scan]) == ("rank", "rank")
-        assert (*down[:-1], *up[scan + 1 :]) == axes
-        assert up[:scan] == down[:scan] == layers
-        for names, factor in ((down, "lora_a"), (up, "lora_b")):
-            sizes = flatten_dict(adapters)[*path, factor].shape
-            wanted = SIZES | {"rank": {1}}
-            assert all(
-                size in wanted[name] for name, size in zip(names, sizes, strict=True)
-            )
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ APART = {"source_vocabulary_size": 5, "tied_embeddings": "target"}
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"d_ff": 0}, "model.d_ff must be at least 1, not 0"),
         ({"d_k": -3}, "model.d_k must be at least 1, or None, not -3"),
         ({"pad_id": -1}, "model.pad_id must be in the vocabulary, below 37000, not -1"),
         (APART | {"pad_id": 9}, "model.pad_id must be in the vocabulary, below 5, not"),
@@ -49,7 +48,6 @@ APART = {"source_vocabulary_size": 5, "tied_embeddings": "target"}
             "model.num_key_value_heads 3 must divide num_heads 8",
         ),
         ({"positions": "rotary", "d_k": 3}, "model.positions=rotary needs an even d_k"),
-        ({"attention_window": 0}, "model.attention_window must be at least 1"),
         ({"d_model": 511, "num_heads": 7}, "sinusoidal positions need an even model.d"),
         ({"source_vocabulary_size": 30_000}, "model.tied_embeddings=all needs one voc"),
     ],

@@ -2,9 +2,7 @@
 
 import errno
 import functools
-import shutil
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +10,7 @@ from training.little import cached_make_engine, little_config, steps_of
 
 from jaxformer.data.corpus import TrainingText
 from jaxformer.data.sources import load
-from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.training import train as training
 from jaxformer.training.introduction import _introduce_data
@@ -195,34 +193,8 @@ def test_what_is_refused_before_training_claims_no_directory(tmp_path, path, ref
     assert not path.exists()
 
 
-def test_a_start_that_is_cut_off_leaves_no_trap(config, path, corpus):
-    """Nothing is written before the run claims its directory, and a vocabulary that a
-    kill kept from being written is trained again just as it was; it is said that one is
-    trained.
-    """
-    told = []
-    for _ in range(2):
-        run = open_run(config(), path, report=told.append)
-        with run.claim():
-            pass
-        found = Vocabularies.load(path / "vocabulary").hash
-        assert found == run.vocabularies.hash
-        shutil.rmtree(path / "vocabulary")
-    assert told == [f"training the vocabulary on {corpus['data.train']}"] * 2
-
-
-def test_a_directory_that_cannot_be(
-    config, path, refused, tmp_path, monkeypatch, claim
-):
-    """A file, a place that the system refuses, or one that cannot be written, which is
-    found before the text is read.
-    """
-    (tmp_path / "file").write_text("")
-    for name in ("file", "file/x"):
-        message = refused(path=tmp_path / name)
-        assert message == f"{tmp_path / 'file'} is a file: choose another --workdir"
-    with pytest.raises(InputError, match=r"^cannot write /proc: "):
-        open_run(config(), Path("/proc/x"))
+def test_a_directory_that_cannot_be_written(path, refused, monkeypatch, claim):
+    """It is found before the text is read."""
     claim()
 
     def refuse(*_, dir, **__):

@@ -192,9 +192,8 @@ ONE = '{"source": "a", "translations": [{"text": "a", "score": 1}]}'
         ONE.replace("{", '{"source_language": 1,', 1),
         ONE.replace('{"text": "a", "score": 1}', ""),
         ONE.replace(', "score": 1', ""),
-        ONE.replace("1}", f"1{'0' * 400}}}"),
     ],
-    ids=range(8),
+    ids=range(7),
 )
 def test_lists_that_cannot_be_read_are_refused(bad):
     """The line is named; a translation that does not exist has no score."""
