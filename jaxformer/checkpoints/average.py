@@ -162,8 +162,6 @@ def read_average(path: Path) -> Average:
 def _choose(
     checkpoints: SavedCheckpoints, option: str, ordered: list[int], count: int
 ) -> list[int]:
-    if count < 1:
-        raise InputError(f"--{option}={count} must be at least 1")
     if len(ordered) < count:
         kind, key = ("evaluated ", "best") if option == "best" else ("", "latest")
         there = f"{len(ordered)} {kind}checkpoint{'s' * (len(ordered) != 1)}"

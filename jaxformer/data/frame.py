@@ -201,36 +201,18 @@ class Template:
 
     @classmethod
     def load(cls, directory: Path) -> Template | None:
-        """Read ``frame.json`` of a folder of vocabularies; None where there is none.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """Read ``frame.json`` of a folder of vocabularies; None where there is none."""
         path = directory / FILE
-        try:
-            return cls.from_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except InputError as error:
-            raise InputError(
-                f"{path} is damaged ({error}): import the model again"
-            ) from None
+        return cls.from_json(path.read_bytes()) if path.exists() else None
 
     @classmethod
     def from_json(cls, content: str | bytes) -> Template:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            InputError: it is no such content.
-        """
+        """Read what :meth:`to_json` wrote."""
         record: Any = parse_json(content)
-        try:
-            record["banned"] = tuple(map(tuple, record.get("banned", ())))
-            for side in ("source", "target"):
-                record[side] = tuple(record[side])
-            return cls(**record)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"no frame: {error}") from None
+        record["banned"] = tuple(map(tuple, record.get("banned", ())))
+        for side in ("source", "target"):
+            record[side] = tuple(record[side])
+        return cls(**record)
 
 
 ENCODER = Template(source=("{bos}", TEXT, "{eos}", TEXT2, "{eos}"))

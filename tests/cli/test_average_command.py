@@ -78,6 +78,8 @@ def test_fewer_checkpoints_than_the_default(call, run):
     [
         (["--best=3"], "holds 2 evaluated checkpoints: ask for fewer, or train with a"),
         (["--steps=10,30"], "there is no checkpoint '30' in"),
+        (["--steps=10,10"], "--steps names 10 twice"),
+        (["--last=0"], "argument --last: must be at least 1, not 0"),
         (["--steps=10,ten"], "argument --steps: must be numbers separated by commas"),
         (["--last=1", "--name=a/b"], "--name must be 1 to 150 letters"),
     ],

@@ -12,7 +12,6 @@ from jaxformer.data.encoding import Tokenizer, encode
 from jaxformer.data.frame import FILE, Frame, Template, make_frame
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
-from jaxformer.errors import InputError
 
 LANGUAGES = "en", "de_DE"
 TEMPLATES = {
@@ -90,20 +89,3 @@ def test_the_template_is_kept_with_its_vocabularies(tmp_path):
     assert len({both().hash, both("m2m").hash, both("bart").hash, given.hash}) == 4
     (tmp_path / FILE).unlink()
     assert Vocabularies.load(tmp_path).hash == both().hash
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("{", "is damaged"),
-        ('{"source": ["{text}"]}', "is damaged"),
-        ('{"source": ["{text}"], "target": ["{text}"]}', "a target ends with {text}"),
-        ('{"source": ["<s>"], "target": []}', "a frame has no part '<s>'"),
-    ],
-)
-def test_a_damaged_template_is_refused(tmp_path, content, line):
-    both().save(tmp_path)
-    (tmp_path / FILE).write_text(content)
-    with pytest.raises(InputError, match=r"frame\.json is damaged") as error:
-        Vocabularies.load(tmp_path)
-    assert line in str(error.value)
