@@ -194,15 +194,6 @@ def test_averages_next_to_each_other(run):
     assert find_parameters(run, "average", "bleu").name == "average/mean"
 
 
-def test_a_checkpoint_that_goes_while_it_is_read(run):
-    """Training removes old checkpoints: one line names it."""
-    found = find_parameters(run, "10", "bleu")
-    shutil.rmtree(run / "checkpoints" / "10")
-    with pytest.raises(InputError, match="checkpoint 10 in ") as caught:
-        found.load(PARAMS)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_file_that_the_system_refuses_is_no_damage(run, monkeypatch):
     """One line has the reason, and nobody is told to remove the checkpoint."""
     read, path = Path.read_bytes, run / "checkpoints" / "20"

@@ -161,6 +161,9 @@ ALL = "--coordinator=127.0.0.1:4321 --num_processes=2 --process_id=0"
     ("arguments", "rule"),
     [
         ("--process_id=0", "go together: give --coordinator and --num_processes too"),
+        ("--coordinator=a:1", "give --num_processes and --process_id too"),
+        (ALL.replace("4321", "70000"), "must be HOST:PORT, such as 10.0.0.1:4321, not"),
+        (f"{ALL[:-1]}2", "must be from 0 to 1 with --num_processes=2, not 2"),
         (f"{ALL} --distributed", "--distributed asks the cluster for what --coord"),
     ],
 )

@@ -86,11 +86,6 @@ def test_a_name_that_cannot_be_fetched(hf_cache, tmp_path):
     assert found.stderr == ""
 
 
-def test_the_parts_of_a_name_of_hugging_face():
-    for name, parts in {
-        "wmt/wmt14#de-en/train": ("wmt/wmt14", "de-en", "train"),
-        "/data/corpus/test": ("/data/corpus", None, "test"),
-    }.items():
-        assert hub.split_hf(name) == parts
+def test_a_name_of_hugging_face_ends_with_a_split():
     for name in ("hf:corpus", "hf:corpus/", "hf:#de-en/train"):
         refuse(name, "must end with a split: hf:NAME/SPLIT")

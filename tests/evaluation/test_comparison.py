@@ -133,17 +133,12 @@ def test_differences():
 
 
 def test_metrics_by_name():
-    """Every name has its metric, once; another is an error that suggests one."""
+    """Every name has its metric, once."""
     assert [metric.key for metric in choose_metrics(METRICS)] == list(METRICS)
     chosen = choose_metrics(["ter", "bleu", "ter"])
     assert [metric.key for metric in chosen] == ["ter", "bleu"]
     split = choose_metrics(["compound_split_bleu"], language="de")
     assert split == [TokenizedBleu("de", compounds=True)]
-    said = r"no metric 'chfr'; did you mean chrf\? All are bleu, chrf, chrf\+\+, ter"
-    with pytest.raises(InputError, match=said):
-        choose_metrics(["bleu", "chfr"])
-    with pytest.raises(InputError, match="no metric is named"):
-        choose_metrics([])
 
 
 def test_tokenizers_by_name(monkeypatch):

@@ -22,7 +22,6 @@ from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.models.transformer import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.training import train
-from jaxformer.training.distributed import Cluster
 from jaxformer.translation.translator import Translator
 
 BEFORE = """
@@ -253,20 +252,3 @@ def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
     away = r"config.json, and here it is not: put --workdir on a file system that all"
     with pytest.raises(InputError, match=away):
         train._await(tmp_path / "config.json")
-
-
-@pytest.mark.parametrize(
-    ("values", "rule"),
-    [
-        ((None, 2, 0), "go together: give --coordinator too"),
-        (("a:1", None, None), "give --num_processes and --process_id too"),
-        (("a", 2, 0), "must be HOST:PORT, such as 10.0.0.1:4321, not 'a'"),
-        (("a:70000", 2, 0), "must be HOST:PORT"),
-        (("a:1", 2, 2), "must be from 0 to 1 with --num_processes=2, not 2"),
-    ],
-)
-def test_an_invalid_cluster(values, rule):
-    with pytest.raises(InputError, match=rule):
-        Cluster(*values)
-    Cluster("a:1", 1, 0)
-    Cluster("[fe80::1]:4321", 1, 0)

@@ -18,7 +18,6 @@ from translation.translators import (
 )
 
 import runs
-from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.translation import pairs
@@ -85,27 +84,6 @@ def test_blank_lines_only():
     translator, blank = random_translator(), Hypothesis("", 0.0, 0.0, [], finished=True)
     assert translator.search(BLANK, n_best=2) == [[blank]] * len(BLANK)
     assert translator.translate([]) == translator.score([]) == []
-
-
-@pytest.mark.parametrize("text", ["ab " * 80, "ab" * 50_000])
-def test_sentence_beyond_the_positions(text):
-    """A sentence longer than the model's positions is refused in one line, with its
-    number.
-    """
-    translator = random_translator(long_sources="refuse")
-    for call, rule in (
-        (lambda: translator.translate(["a", "", text]), r"source sentence 3 has \d+ "),
-        (
-            lambda: translator.score([Pair("a", "b"), Pair(text, "b")]),
-            "source .* 2 has",
-        ),
-        (lambda: translator.score([Pair("a", text)]), "target sentence 1 has"),
-        (lambda: translator.attention(text), "source sentence 1 has"),
-    ):
-        with pytest.raises(InputError, match=f"{rule}.*the model has 128 ") as error:
-            call()
-        assert "\n" not in str(error.value)
-        assert len(str(error.value)) < 200
 
 
 def test_learned_positions_end_with_their_table():
