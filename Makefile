@@ -57,7 +57,7 @@ quickstart: environment  ## train, score, translate and draw on the bundled corp
 	$(call run,train --config=configs/quickstart.py --workdir=$(RUN),$(CPU))
 	$(call run,evaluate --workdir=$(RUN),$(CPU))
 	$(call run,translate --workdir=$(RUN),$(CPU),printf "Insert a new table.\nOpens the dialog.\nYou can change the color of the text.\n" | )
-	$(call run,attention --workdir=$(RUN) "Insert a new table.")
+	$(call run,attention --workdir=$(RUN) --animate "Insert a new table.")
 	@printf '%s\n' "" "Everything lies in $(RUN):" \
 		"  results.json               the test score with its signature" \
 		"  hypotheses.*.txt           the translations that were scored" \

@@ -39,6 +39,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PICTURES = {
     "curve.png": "quickstart-curve.png",
     "attention/cross.png": "quickstart-attention.png",
+    "attention/animation.gif": "quickstart-animation.gif",
 }
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)

@@ -90,3 +90,30 @@ def violations(driver) -> list[str]:
         " `${each.id}: ${each.nodes.map(node => node.html + ' ' + node.failureSummary)"
         ".join(', ')}`)));"
     )
+
+
+def find(driver, selector: str) -> list:
+    """Return the elements of a selector."""
+    return driver.find_elements("css selector", selector)
+
+
+def text(element, selector: str | None = None) -> str:
+    """Return the text of an element, or of the one with this selector, as it is in the
+    tree.
+    """
+    found = element if selector is None else find(element, selector)[0]
+    return found.get_property("textContent")
+
+
+def act(driver):
+    """Return what performs actions of a pointer and a keyboard."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    return ActionChains(driver)
+
+
+def press(driver, *keys: str) -> None:
+    """Press keys, by their names in selenium or as text."""
+    from selenium.webdriver.common.keys import Keys
+
+    act(driver).send_keys(*(getattr(Keys, key, key) for key in keys)).perform()

@@ -6,21 +6,31 @@ import argparse
 from pathlib import Path
 
 from jaxformer import bucket
-from jaxformer.cli.arguments import add_model, add_options, check_source_language
+from jaxformer.cli.arguments import (
+    add_flags,
+    add_model,
+    add_options,
+    check_source_language,
+)
 from jaxformer.cli.output import phase, picture_folder, write_output
 from jaxformer.errors import UsageError
 from jaxformer.translation.translator import Translator
-from jaxformer.visualization import attention
+from jaxformer.visualization import animation, attention
 
 EXAMPLE = """
 examples:
   jaxformer attention --workdir=runs/quickstart "Insert a new table."
   jaxformer attention --workdir=runs/quickstart --target="Neue Tabelle." \\
     "New table."
+  jaxformer attention --workdir=runs/quickstart --animate "Insert a new table."
 
 Draws the self-attention of encoder and decoder and the cross-attention, every layer and
 head, as encoder.png, decoder.png and cross.png, and all of it as a page,
 attention.html, that needs no network. Prints the names of the files.
+
+With --animate the page also plays the translation: the encoder computes all tokens at
+once, a layer a step, the decoder one token after the other, with the attention weights
+of each step. The same is written as animation.gif.
 """
 
 
@@ -33,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("target", str, "SENTENCE", "its translation (default: the model's own)"),
         ("output", Path, "DIR", "where to write (default: attention/ in the run)"),
     )
+    add_flags(parser, animate="add an animation to the page, and write animation.gif")
 
 
 @phase("drawing the attention")
@@ -44,11 +55,13 @@ def run(options: argparse.Namespace) -> None:
     languages = options.target_language, options.source_language
     translator = Translator.load(options.workdir, options.checkpoint, *languages)
     check_source_language(options, translator)
-    found = translator.attention(options.sentence, options.target)
-    maps = attention.AttentionMaps(**vars(found))
+    maps = translator.attention(options.sentence, options.target)
     directory.mkdir(parents=True, exist_ok=True)
     page = directory / "attention.html"
-    pictures = attention.draw(maps, directory)
-    attention.write_html(maps, page)
+    steps = animation.find_steps(maps) if options.animate else []
+    files = attention.draw(maps, directory)
+    if options.animate:
+        files.append(animation.write_gif(maps, steps, directory / "animation.gif"))
+    files.append(attention.write_html(maps, page, steps=steps))
     bucket.push(directory)
-    write_output(None, [bucket.reword(str(path)) for path in [*pictures, page]])
+    write_output(None, [bucket.reword(str(path)) for path in files])

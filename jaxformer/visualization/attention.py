@@ -4,16 +4,14 @@ for the browser.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import require
-from jaxformer.files import open_whole
+from jaxformer.translation.results import Attention
 from jaxformer.visualization import style
 from jaxformer.visualization.page import write_page
 
@@ -28,34 +26,7 @@ _ALPHABETS = (
 )
 
 
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Hold the attention weights of one sentence pair, as arrays on the host.
-
-    Row ``t`` of a map says how much position ``t`` attends to each column; a row sums
-    to one. Rows of the target are named by the token that the position predicts. The
-    number of layers and heads may differ between the three kinds, and a kind without
-    layers is left out of the pictures.
-
-    Attributes:
-        source_tokens: the S tokens that the encoder reads.
-        target_tokens: the T tokens that the decoder predicts.
-        read_tokens: the T tokens that the decoder reads: the start token, then all
-            targets except the last.
-        encoder: float ``[layers, heads, S, S]``, encoder self-attention.
-        decoder: float ``[layers, heads, T, T]``, decoder self-attention.
-        cross: float ``[layers, heads, T, S]``, attention of the target to the source.
-    """
-
-    source_tokens: Sequence[str]
-    target_tokens: Sequence[str]
-    read_tokens: Sequence[str]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
-
-
-class _Kind(NamedTuple):
+class AttentionKind(NamedTuple):
     """One kind of attention: weights ``[layers, heads, rows, columns]`` and tokens."""
 
     name: str
@@ -67,7 +38,8 @@ class _Kind(NamedTuple):
     weights: np.ndarray
 
 
-def _kinds(maps: AttentionMaps) -> list[_Kind]:
+def find_kinds(maps: Attention) -> list[AttentionKind]:
+    """Return the kinds of attention that have layers."""
     source, target, read = maps.source_tokens, maps.target_tokens, maps.read_tokens
     names = (
         ("encoder", "Encoder self-attention", "source", "attends to source"),
@@ -75,14 +47,14 @@ def _kinds(maps: AttentionMaps) -> list[_Kind]:
         ("cross", "Cross-attention", "predicting", "attends to source"),
     )
     kinds = (
-        _Kind(*names[0], source, source, maps.encoder),
-        _Kind(*names[1], target, read, maps.decoder),
-        _Kind(*names[2], target, source, maps.cross),
+        AttentionKind(*names[0], source, source, maps.encoder),
+        AttentionKind(*names[1], target, read, maps.decoder),
+        AttentionKind(*names[2], target, source, maps.cross),
     )
     return [kind for kind in kinds if len(kind.weights)]
 
 
-def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
+def draw(maps: Attention, directory: Path | str) -> list[Path]:
     """Draw ``encoder.png``, ``decoder.png`` and ``cross.png``: a row for each layer, a
     column for each head, tokens on both axes.
 
@@ -95,25 +67,23 @@ def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
     Raises:
         InputError: matplotlib is not installed.
     """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for kind in _kinds(maps):
-        path = directory / f"{kind.name}.png"
-        with open_whole(path) as file, warnings.catch_warnings():
-            # A letter in no installed font is drawn as a box; the page shows it.
-            warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
-            # The labels are outside the figure: "tight" makes room for them.
-            _figure(kind).savefig(
-                file, format="png", dpi=120, bbox_inches="tight", pad_inches=0.2
-            )
-        paths.append(path)
-    return paths
+    # The labels are outside the figure: "tight" makes room for them.
+    looks: dict[str, Any] = {"dpi": 120, "bbox_inches": "tight", "pad_inches": 0.2}
+    return [
+        style.save(_figure(kind), Path(directory) / f"{kind.name}.png", **looks)
+        for kind in find_kinds(maps)
+    ]
 
 
-def write_html(maps: AttentionMaps, path: Path | str, title: str = "Attention") -> Path:
+def write_html(
+    maps: Attention,
+    path: Path | str,
+    title: str = "Attention",
+    steps: Sequence[tuple[Any, ...]] = (),
+) -> Path:
     """Write a page that shows every map in a browser, with kind, layer and head to
-    choose and weights to read.
+    choose and weights to read, and above them ``steps`` of the animation, those of
+    :func:`~jaxformer.visualization.animation.find_steps`.
 
     The page is self-contained: it loads nothing, and tokens are only text in it.
     Weights are rounded to four decimals.
@@ -123,21 +93,21 @@ def write_html(maps: AttentionMaps, path: Path | str, title: str = "Attention") 
     """
     kinds = [
         {
+            "name": kind.name,
             "title": kind.title,
-            "rows": [_printable(token) for token in kind.rows],
-            "columns": [_printable(token) for token in kind.columns],
+            "rows": [printable(token) for token in kind.rows],
+            "columns": [printable(token) for token in kind.columns],
             "rowTitle": kind.row_title,
             "columnTitle": kind.column_title,
             "weights": np.round(np.asarray(kind.weights, np.float64), 4).tolist(),
         }
-        for kind in _kinds(maps)
+        for kind in find_kinds(maps)
     ]
-    return write_page(
-        "attention", "Attention", {"title": title, "kinds": kinds}, Path(path)
-    )
+    data = {"title": title, "kinds": kinds, "steps": list(steps)}
+    return write_page("attention", "Attention", data, Path(path))
 
 
-def _figure(kind: _Kind) -> Any:
+def _figure(kind: AttentionKind) -> Any:
     """Lay out a panel for each layer and head; sizes are in inches."""
     layers, heads, rows, columns = kind.weights.shape
     cell = min(0.24, max(0.115, 3.0 / max(rows, columns)))
@@ -162,10 +132,10 @@ def _figure(kind: _Kind) -> Any:
             f"layer {layer + 1}, head {head + 1}", pad=3, loc="left", **small
         )
         if head == 0:
-            _write_tokens(axes.yaxis, kind.rows, size)
+            write_tokens(axes.yaxis, kind.rows, size)
             axes.set_ylabel(kind.row_title, **small)
         if layer == layers - 1:
-            _write_tokens(axes.xaxis, kind.columns, size, rotation=90)
+            write_tokens(axes.xaxis, kind.columns, size, rotation=90)
             axes.set_xlabel(kind.column_title, **small)
         axes.tick_params(length=0, pad=2)
     place = {"x": 0, "y": 1 + 0.28 / down, "va": "bottom", "ha": "left"}
@@ -192,7 +162,7 @@ def _draw_scale(figure: Any, image: Any, across: float, down: float) -> None:
     bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
 
 
-def _write_tokens(
+def write_tokens(
     axis: Any, tokens: Sequence[str], size: float, rotation: int = 0
 ) -> None:
     """Write tokens along an axis, abbreviated where they are long. SentencePiece's mark
@@ -200,7 +170,7 @@ def _write_tokens(
     """
     labels = [
         label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
-        for label in (_printable(token).replace("▁", "·") for token in tokens)
+        for label in (printable(token).replace("▁", "·") for token in tokens)
     ]
     installed = set(require("matplotlib.font_manager", "train").get_font_names())
     fonts = ["DejaVu Sans", *(name for name in _ALPHABETS if name in installed)]
@@ -209,7 +179,7 @@ def _write_tokens(
     axis.set_ticks(range(len(tokens)), labels, rotation=rotation, **looks)
 
 
-def _printable(token: str) -> str:
+def printable(token: str) -> str:
     """Escape characters without a shape, such as a tab or half a surrogate pair."""
     return (
         token if token.isprintable() else token.encode("unicode_escape").decode("ascii")

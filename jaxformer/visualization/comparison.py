@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,10 +172,7 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], picture: Path) -> Path:
         ncols=entries,
         **style.LEGEND,
     )
-    with warnings.catch_warnings():
-        # A letter in no installed font is drawn as a box; the page shows it.
-        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
-        return style.save(figure, picture, dpi=110)
+    return style.save(figure, picture, dpi=110)
 
 
 def find_last(panels: Sequence[Panel]) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from jaxformer.errors import require
 from jaxformer.files import open_whole
@@ -84,10 +87,28 @@ def count_steps(axes: Any, bins: int) -> None:
     axes.set_xlim(left=0)
 
 
-def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:
-    """Write a figure as a PNG; create its directory, and return the file."""
+def save(figure: Any, picture: Path | str, dpi: int = 100, **space: Any) -> Path:
+    """Write a figure as a PNG; create its directory, and return the file.
+
+    Args:
+        figure: of matplotlib.
+        picture: the file to write.
+        dpi: pixels an inch.
+        **space: around the axes, for ``savefig``.
+    """
     picture = Path(picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    with open_whole(picture) as file:
-        figure.savefig(file, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    with open_picture(picture) as file:
+        looks = {"format": "png", "pil_kwargs": {"optimize": True}, **space}
+        figure.savefig(file, dpi=dpi, **looks)
     return picture
+
+
+@contextlib.contextmanager
+def open_picture(picture: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that appears when it is complete, without warnings of
+    letters that no installed font has: they are drawn as boxes, and pages show them.
+    """
+    with open_whole(picture) as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
+        yield file

@@ -21,19 +21,22 @@ def assert_pictures(directory):
 
 
 def test_attention(call, run, translator, tmp_path):
-    """Three pictures and one page are in the run, or in a folder of the user's, with a
-    translation of the user's.
+    """Three pictures, an animation and one page are in the run, or in a folder of the
+    user's, with a translation of the user's.
     """
-    outcome = call("attention", f"--workdir={run}", 'Open "<b>it</b>" </script>')
+    given = (f"--workdir={run}", "--animate", 'Open "<b>it</b>" </script>')
+    outcome = call("attention", *given)
     assert (outcome.code, outcome.err) == (0, "")
-    names = ["encoder.png", "decoder.png", "cross.png", "attention.html"]
+    names = ["encoder.png", "decoder.png", "cross.png"]
+    names += ["animation.gif", "attention.html"]
     assert outcome.lines == [str(run / "attention" / name) for name in names]
-    assert_pictures(run / "attention")
+    assert '"steps":[[' in assert_pictures(run / "attention")
 
     where = tmp_path / "some" / "folder"
     given = (f"--workdir={run}", "--target=Datei öffnen 🙂", f"--output={where}")
     assert call("attention", *given, "Open the file.").code == 0
     page = assert_pictures(where)
+    assert not (where / "animation.gif").exists()
     found = translator.attention("Open the file.", "Datei öffnen 🙂")
     for token in {*found.source_tokens, *found.target_tokens}:
         text = json.dumps(token).strip('"')

@@ -7,7 +7,7 @@ from PIL import Image
 
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
 from jaxformer.evaluation.metrics import BLEU, CHRF
-from jaxformer.visualization.attention import AttentionMaps
+from jaxformer.translation.results import Attention
 
 REFERENCES = ["the cat sat on the mat", "a house", "an old tree is green . " * 3, "x"]
 TEXTS = [
@@ -22,8 +22,9 @@ def make_maps(source, target, shapes=((2, 3),) * 3):
     rng, s, t = np.random.default_rng(0), len(source), len(target)
     sizes = zip(shapes, ((s, s), (t, t), (t, s)), strict=True)
     weights = [rng.exponential(size=(*shape, *size)) for shape, size in sizes]
+    weights[1] *= np.tri(t)
     weights = [values / values.sum(axis=-1, keepdims=True) for values in weights]
-    return AttentionMaps(source, target, ["<s>", *target[:-1]], *weights)
+    return Attention(source, target, ["<s>", *target[:-1]], *weights)
 
 
 def make_comparison(*names, more=()):

@@ -3,7 +3,8 @@
 import numpy as np
 from visualization.made import make_maps, pixels
 
-from jaxformer.visualization.attention import AttentionMaps, draw, write_html
+from jaxformer.translation.results import Attention
+from jaxformer.visualization.attention import draw, write_html
 
 SHAPES = (2, 1), (1, 2), (3, 1)
 
@@ -28,7 +29,7 @@ def test_figure_shows_the_weights(tmp_path):
     tokens, places = ["a", "b", "c", "d"], []
     ones = np.zeros((2, 1, 1, 4, 4))
     ones[0, 0, 0, 0, 3] = ones[1, 0, 0, 2, 1] = 1
-    maps = AttentionMaps(tokens, tokens, tokens, *ones, ones[0])
+    maps = Attention(tokens, tokens, tokens, *ones, ones[0])
     for picture in draw(maps, tmp_path)[:2]:
         # The scale of colours at the right holds the same dark blue, in a narrow strip.
         dark = np.abs(pixels(picture) - [0x0B, 0x2A, 0x5B]).sum(axis=-1) < 12
@@ -46,7 +47,7 @@ def test_a_kind_without_layers_is_left_out(tmp_path):
     """A recurrent network attends to the source alone."""
     none = np.zeros((0, 0, 0, 0))
     weights = np.full((1, 1, 1, 2), 0.5)
-    maps = AttentionMaps(["a", "b"], ["c"], ["d"], none, none, weights)
+    maps = Attention(["a", "b"], ["c"], ["d"], none, none, weights)
     assert [path.name for path in draw(maps, tmp_path)] == ["cross.png"]
     page = write_html(maps, tmp_path / "attention.html").read_text("utf-8")
     assert "Cross-attention" in page

@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from browser import violations
+from browser import act, find, press, text, violations
 from visualization.made import make_comparison, make_maps
 
-from jaxformer.visualization import attention, comparison, translations
+from jaxformer.visualization import animation, attention, comparison, translations
 
 HOSTILE = ["</script><script>document.body.remove()</script>", "<!--", "<b>bold</b>"]
 HOSTILE += ["]]>", "&lt;", '"quoted"', "'", "\\", "{}", "$a$ $b", "ünïcode 東京"]
@@ -131,31 +131,6 @@ def test_hostile_text_stays_text(browse, tmp_path):
     assert cells == HOSTILE[:3] * 2
 
 
-def find(driver, selector):
-    return driver.find_elements("css selector", selector)
-
-
-def text(element, selector=None):
-    """Return the text of an element, or of the one with this selector, as it is in the
-    tree.
-    """
-    found = element if selector is None else find(element, selector)[0]
-    return found.get_property("textContent")
-
-
-def act(driver):
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    return ActionChains(driver)
-
-
-def press(driver, *keys):
-    """Press keys, by their names in selenium or as text."""
-    from selenium.webdriver.common.keys import Keys
-
-    act(driver).send_keys(*(getattr(Keys, key, key) for key in keys)).perform()
-
-
 def test_threads_of_a_token(browse, tmp_path):
     """A token shows only its threads, and the largest weights in words: by pointer,
     and by arrow keys on both sides.
@@ -207,7 +182,7 @@ def test_matrix_of_attention(browse, tmp_path):
 def test_pages_are_accessible(browse, tmp_path, scheme):
     """axe-core finds no violation on any page."""
     page = tmp_path / "page.html"
-    attention.write_html(MAPS, page)
+    attention.write_html(MAPS, page, steps=animation.find_steps(MAPS))
     driver = browse(page, scheme)
     assert violations(driver) == []
     find(driver, "[aria-label=View] button")[1].click()
