@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draw the figures of docs/the-paper.md: ``python docs/figures --output=docs/images``,
-half a minute.
+"""Draw the figures of docs/the-paper.md and docs/the-paper-by-hand.md in half a minute:
+``python docs/figures --output=docs/images``.
 
 Each is drawn by the functions that compute what it shows; the random seed is 0.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 
 import attention_figures
+import by_hand_figures
 import model_figure
 import position_figures
 import training_figures
@@ -26,7 +27,7 @@ def plan(draws: int) -> Mapping[str, Callable[[Path], Path]]:
     """Return the function that draws each file.
 
     Args:
-        draws: softmaxes per length in the two figures of Jacobians.
+        draws: softmaxes per length in the figure of Jacobians.
     """
     return {
         "paper-model.png": model_figure.draw_model,
@@ -34,15 +35,15 @@ def plan(draws: int) -> Mapping[str, Callable[[Path], Path]]:
         "paper-jacobians.png": functools.partial(
             attention_figures.draw_jacobians, draws=draws
         ),
-        "paper-jacobians-products.png": functools.partial(
-            attention_figures.draw_both_derivatives, draws=draws
-        ),
         "paper-masks.png": attention_figures.draw_masks,
         "paper-positions.png": position_figures.draw_positions,
         "paper-rotation.png": position_figures.draw_rotation,
         "paper-costs.png": training_figures.draw_costs,
         "paper-schedule.png": training_figures.draw_schedule,
         "paper-smoothing.png": training_figures.draw_smoothing,
+        "paper-cosine.png": by_hand_figures.draw_cosine,
+        "paper-jacobian-grid.png": by_hand_figures.draw_jacobian_grid,
+        "paper-heads.png": by_hand_figures.draw_heads,
     }
 
 

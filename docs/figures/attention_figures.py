@@ -232,57 +232,6 @@ def _style_lengths(axes: Any, title: str, *, legend: str | None = None) -> None:
     axes.set_xticks(LENGTHS, map(str, LENGTHS))
 
 
-def draw_both_derivatives(
-    picture: Path | str, draws: int = 2000, seed: int = 0
-) -> Path:
-    """Draw sizes of the Jacobian by the scores that the softmax receives and by the
-    products q·k, with d_k = length.
-
-    The third panel has deviation and range of the entries by the products.
-
-    Args:
-        picture: the file to write.
-        draws: softmaxes for each length.
-        seed: of queries and keys.
-    """
-    figure = style.new_figure(9, 2.8)
-    left, middle, right = figure.subplots(1, 3)
-    for name, scaled, colour in (
-        ("scaled, d_k = n", True, style.BLUE),
-        ("not scaled, d_k = n", False, style.RED),
-    ):
-        looks: dict[str, Any] = {
-            "color": colour,
-            "linewidth": 1.8,
-            "marker": "o",
-            "markersize": 3.6,
-        }
-        keys = [jax.random.fold_in(jax.random.key(seed), n) for n in LENGTHS]
-        weights = [
-            draw_weights(key, draws=draws, length=n, d_k=n, scaled=scaled)
-            for key, n in zip(keys, LENGTHS, strict=True)
-        ]
-        by_products = [
-            measure_jacobians(one, one.shape[-1] ** 0.5 if scaled else 1.0)
-            for one in weights
-        ]
-        left.plot(
-            LENGTHS,
-            [measure_jacobians(one).size for one in weights],
-            label=name,
-            **looks,
-        )
-        middle.plot(LENGTHS, [one.size for one in by_products], **looks)
-        _plot_deviations(right, by_products, looks)
-    for axes in (left, middle):
-        axes.set_yscale("log")
-        axes.set_ylim(1e-5, 0.2)
-    _style_lengths(left, "by softmax input: mean size", legend="lower left")
-    _style_lengths(middle, "by q·k: mean size")
-    _style_lengths(right, "by q·k: deviation, range")
-    return style.save(figure, picture)
-
-
 def _draw_examples(figure: Any, seed: int) -> None:
     every = figure.subplots(1, len(_KINDS))
     image = None

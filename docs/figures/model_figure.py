@@ -78,7 +78,7 @@ def draw_model(picture: Path | str, config: TransformerConfig | None = None) -> 
         end,
     ]
     axes.plot(*zip(*path[:-1], strict=True), color=style.QUIET, linewidth=1.1)
-    _draw_arrow(axes, path[-2], path[-1])
+    draw_arrow(axes, path[-2], path[-1])
     axes.text(
         3.35,
         start[1] + 0.63,
@@ -89,8 +89,8 @@ def draw_model(picture: Path | str, config: TransformerConfig | None = None) -> 
     )
     top = decoder["feed_forward"] + _HEIGHT
     logits = f"logits: x Eᵀ, the same table\n[B, T, {config.vocabulary_size:,}]"
-    _draw_box(axes, _DECODER, top + 0.5, logits, "output")
-    _draw_arrow(axes, (_DECODER, top), (_DECODER, top + 0.5))
+    draw_box(axes, _DECODER, top + 0.5, logits, "output")
+    draw_arrow(axes, (_DECODER, top), (_DECODER, top + 0.5))
     total = f"{count_parameters(params):,} parameters"
     axes.text(
         0.55,
@@ -142,17 +142,17 @@ def _draw_column(
         f"√d · embedding + positions\n{config.vocabulary_size * config.d_model:,}, one"
         " table"
     )
-    _draw_arrow(axes, (middle, 0.13), (middle, 0.4))
-    _draw_box(axes, middle, 0.4, table, "embedding")
+    draw_arrow(axes, (middle, 0.13), (middle, 0.4))
+    draw_box(axes, middle, 0.4, table, "embedding")
     bottom, edges = 1.02, {}
     first = bottom + 0.2
     for key, name in names.items():
         low = bottom + 0.5
-        _draw_arrow(axes, (middle, bottom), (middle, low))
+        draw_arrow(axes, (middle, bottom), (middle, low))
         count = count_parameters(layer[key]) + count_parameters(
             layer[f"{key}_residual"]
         )
-        _draw_box(
+        draw_box(
             axes,
             middle,
             low,
@@ -185,12 +185,21 @@ def _draw_column(
     return edges
 
 
-def _draw_box(axes: Any, middle: float, low: float, text: str, kind: str) -> None:
+def draw_box(
+    axes: Any,
+    middle: float,
+    low: float,
+    text: str,
+    kind: str,
+    width: float = _WIDTH,
+    height: float = _HEIGHT,
+) -> None:
+    """Draw a box in the colour of a kind of part, with text in it."""
     patches = require("matplotlib.patches", "train")
     box = patches.FancyBboxPatch(
-        (middle - _WIDTH / 2, low),
-        _WIDTH,
-        _HEIGHT,
+        (middle - width / 2, low),
+        width,
+        height,
         boxstyle="round,pad=0,rounding_size=0.07",
         facecolor=_FILLS[kind],
         edgecolor="#b9c1cc",
@@ -199,7 +208,7 @@ def _draw_box(axes: Any, middle: float, low: float, text: str, kind: str) -> Non
     axes.add_patch(box)
     axes.text(
         middle,
-        low + _HEIGHT / 2,
+        low + height / 2,
         text,
         fontsize=8.5,
         color=style.INK,
@@ -217,12 +226,11 @@ def _draw_bypass(axes: Any, middle: float, low: float, side: int) -> None:
         (edge + side * 0.1, low + 0.2),
     ]
     axes.plot(*zip(*path, strict=True), color=style.GREY, linewidth=0.9)
-    _draw_arrow(axes, path[-1], (edge, low + 0.2))
+    draw_arrow(axes, path[-1], (edge, low + 0.2))
 
 
-def _draw_arrow(
-    axes: Any, start: tuple[float, float], end: tuple[float, float]
-) -> None:
+def draw_arrow(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw an arrow."""
     looks = {
         "arrowstyle": "-|>",
         "color": style.QUIET,

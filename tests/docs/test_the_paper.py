@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import alignment_figure
+import by_hand_figures
 import position_figures
 import training_figures
 from jaxformer import InputError
@@ -22,8 +23,10 @@ from rotation import rotation
 from softmax_jacobian import measure_jacobians, softmax_jacobian
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "the-paper.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT, BY_HAND = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("the-paper.md", "the-paper-by-hand.md")
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def test_links_and_pictures_exist(script):
     """Links within the page lead to headings; each picture of the script is shown, 900
     pixels wide and below 80 kB.
     """
-    links = re.findall(r"\]\(([^)\s]+)\)", TEXT)
+    links = re.findall(r"\]\(([^)\s]+)\)", TEXT + BY_HAND)
     titles = re.findall(r"^##+ (.+)$", TEXT, flags=re.MULTILINE)
     headings = {
         re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in titles
@@ -128,6 +131,14 @@ def test_the_jacobian_is_the_derivative(scale):
     np.testing.assert_array_equal(jacobian, jacobian.swapaxes(-1, -2))
     with pytest.raises(InputError, match="scale must be a finite number above 0, not"):
         softmax_jacobian(np.array([0.5, 0.5]), math.inf)
+
+
+def test_figure_2_is_the_traced_function():
+    """The boxes of the paper, with the shapes of scores, weights and output."""
+    steps = by_hand_figures.trace_attention(5, 7, heads=3, width=4)
+    names, shapes = zip(*steps, strict=True)
+    assert names == ("Scale", "MatMul", "Mask", "SoftMax", "MatMul")
+    assert shapes == ((5, 3, 4), *[(3, 5, 7)] * 3, (5, 3, 4))
 
 
 def test_sizes_by_the_products_and_by_the_input_have_opposite_orders():
