@@ -5,12 +5,14 @@ transformers, or refused.
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import tokenizer_folders
 from interop import folders
 from interop.test_imported_run import with_search
 
+import runs
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.interop.huggingface.run import import_run
 
@@ -69,3 +71,36 @@ def test_what_the_tokenizer_and_the_name_of_a_folder_say(tmp_path):
     template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
     assert template is not None
     assert template.source == ("{text}", "{eos}", "{source}")
+
+
+def write_marian(given, **more):
+    """Write a Marian folder of random weights."""
+    given.mkdir()
+    tokenizer_folders.marian(given, tags=())
+    pieces = json.loads((given / "vocab.json").read_bytes())
+    tensors = folders.draw_tensors("marian")
+    shape = len(pieces), folders.WIDTH
+    tensors["model.shared.weight"] = np.random.default_rng(0).normal(size=shape)
+    tensors["final_logits_bias"] = np.ones((1, len(pieces)))
+    tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
+    settings = {"vocab_size": len(pieces), "pad_token_id": pieces["<pad>"], **more}
+    settings |= {"eos_token_id": 0, "decoder_start_token_id": pieces["<pad>"]}
+    return folders.make_folder(given, "marian", tensors, **settings)
+
+
+def test_attention_of_an_imported_model(tmp_path):
+    """Its page has the tokens of a sentence, and every layer and head."""
+    import_run(
+        write_marian(tmp_path / "given", max_position_embeddings=64), tmp_path / "run"
+    )
+    sentence = "The animal didn't cross the street because it was too tired."
+    given = f"--workdir={tmp_path / 'run'}", "--target=Das Tier.", "--animate", sentence
+    assert runs.call("attention", *given).code == 0
+    page = (tmp_path / "run" / "attention" / "attention.html").read_text("utf-8")
+    data = json.loads(re.findall('<script id="data".*?>(.*?)</script>', page)[0])
+    encoder, decoder, cross = data["kinds"]
+    assert "".join(encoder["rows"][:-1]).replace("▁", " ").strip() == sentence
+    for kind, layers in ((encoder, 1), (decoder, 2), (cross, 2)):
+        shape = layers, folders.HEADS, len(kind["rows"]), len(kind["columns"])
+        assert np.shape(kind["weights"]) == shape
+        np.testing.assert_allclose(np.sum(kind["weights"], axis=-1), 1, atol=5e-3)
