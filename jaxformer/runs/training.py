@@ -9,7 +9,7 @@ from jaxformer.errors import InputError, check_keys, key
 from jaxformer.functional.losses import SMOOTHING_CONVENTIONS
 
 SCHEDULES = ("paper", "inverse_sqrt", "linear", "cosine", "constant")
-OPTIMIZERS = ("adam", "adamw", "adafactor", "lion")
+OPTIMIZERS = ("adam", "adamw", "adafactor", "lion", "muon", "sgd")
 OBJECTIVES = (
     *("translation", "causal", "masked", "masked_and_next"),
     *("classification", "regression", "tagging", "span"),
@@ -70,14 +70,16 @@ class TrainingConfig:
     # constant).
     cooldown_steps: int = key(0, least=0, most=MOST_COUNTED, may_change=True)
 
-    # adam (section 5.3), adamw, adafactor or lion.
+    # adam (section 5.3), adamw, adafactor, lion, muon or sgd.
     optimizer: str = key("adam", choices=OPTIMIZERS)
     # Decay rates of the moments and Adam's epsilon (section 5.3); Lion uses the decay
     # rates, Adafactor none of them.
     adam_b1: float = key(0.9, least=0, below=1)
     adam_b2: float = key(0.98, least=0, below=1)
     adam_epsilon: float = key(1e-9, above=0, most=MOST_MEASURED)
-    # Decoupled weight decay of adamw, adafactor and lion, on kernels and embeddings.
+    # Momentum of sgd and muon; 0: plain gradient descent.
+    momentum: float = key(0.9, least=0, below=1)
+    # Decoupled weight decay of all optimizers but adam, on kernels and embeddings.
     weight_decay: float = key(0.0, least=0, most=MOST_MEASURED)
     # Greatest global norm of the gradient; None: no clipping.
     gradient_clip: float | None = key(None, above=0, most=MOST_MEASURED)

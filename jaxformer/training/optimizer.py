@@ -13,8 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from optax.contrib import MuonDimensionNumbers, muon
 
 from jaxformer.errors import InputError
+from jaxformer.models.axis_names import LAYERS, logical_axes
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.schedules import Schedule, make_schedule
 from jaxformer.typing import Array, Bool, Int, PyTree
@@ -23,6 +25,11 @@ NOT_DECAYED = ("bias", "scale")
 """Names of the parameters without weight decay: biases and the scales of norms. All
 others are kernels and embeddings. The number of axes does not distinguish them: the
 bias of an attention projection has two, heads and width.
+"""
+
+MATRICES = ({"embed", "heads"}, {"embed", "hidden"}, {"rank"})
+"""Names that the axes of Muon's parameters include: kernels of layers and factors of
+adapters.
 """
 
 MIN_FACTORED_SIZE = 32
@@ -47,6 +54,14 @@ def make_optimizer(
       moment, updates clipped to a root mean square of 1 and the decay 1 - step^-0.8
       (their sections 3, 6 and 7). The step size is absolute as Adam's, not relative to
       the size of each parameter (section 8), so a schedule for Adam fits.
+    - ``sgd``: gradient descent with ``momentum`` (Polyak 1964), as in PyTorch: m <-
+      momentum m + gradient, from m = 0, is the direction.
+    - ``muon``: Jordan et al. 2024 for the kernels of layers, whose Nesterov
+      ``momentum`` is made orthogonal; an attention projection is one matrix for all
+      heads. Adam for all others: tables, heads that read an encoder, biases and norms.
+      The root mean square of an orthogonal update is 0.2, which is usual for Adam's
+      (Liu et al. 2025, section 2.2), so a schedule for Adam fits. The parameters are of
+      modules of jaxformer.
 
     Weight decay is decoupled from the gradient and multiplied by the learning rate, for
     all optimizers: each update takes rate * weight_decay * parameter off, except
@@ -101,10 +116,44 @@ def _descend(
         factored = optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)
         clip = optax.clip_by_block_rms(1.0)
         return optax.chain(_unless_bad(factored), clip, decayed, rate)
-    adam = _adam(b1, b2, config.adam_epsilon)
+    direction = adam = _adam(b1, b2, config.adam_epsilon)
     if config.optimizer == "adam":
         return optax.chain(adam, rate)
-    return optax.chain(adam, decayed, rate)
+    if config.optimizer == "sgd":
+        direction = _unless_bad(optax.trace(config.momentum), lambda kept: kept.trace)
+    if config.optimizer == "muon":
+        # At the rate -1 it returns the direction.
+        orthogonal = muon(
+            -1.0,
+            beta=config.momentum,
+            muon_weight_dimension_numbers=_by_axes(_sides),
+            consistent_rms=0.2,
+        )
+        direction = optax.partition(
+            {"muon": _unless_bad(orthogonal), "adam": adam}, _by_axes(_label)
+        )
+    return optax.chain(direction, decayed, rate)
+
+
+def _by_axes(function: Callable[[tuple[str, ...]], Any]) -> Callable[..., PyTree]:
+    """Map a function over the names of the axes of parameters."""
+    return lambda params: jax.tree.map(
+        lambda _, axes: function(axes), params, logical_axes(params)
+    )
+
+
+def _label(axes: tuple[str, ...]) -> str:
+    """Name the optimizer of a parameter under Muon."""
+    return "muon" if any(each <= {*axes} for each in MATRICES) else "adam"
+
+
+def _sides(axes: tuple[str, ...]) -> MuonDimensionNumbers:
+    """Return the axis on one side of a matrix, d_model or an adapter's rank, and those
+    on the other; layers are on neither.
+    """
+    one = "rank" if "rank" in axes else "embed"
+    others = (i for i, name in enumerate(axes) if name not in (one, LAYERS))
+    return MuonDimensionNumbers(axes.index(one), tuple(others))
 
 
 def keep(good: Bool[Array, ""] | bool, new: PyTree, old: PyTree) -> PyTree:

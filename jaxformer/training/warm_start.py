@@ -134,11 +134,11 @@ def load_initial(
 
 
 def _by_name(optimizer: PyTree) -> dict[str, Any]:
-    """Name the leaves of an optimizer's state from the index in its innermost chain on:
-    clipping and frozen parameters put that into other tuples.
+    """Name the leaves of an optimizer's state from the index in its chain on: clipping
+    and frozen parameters put that into other tuples.
     """
     return {
-        re.sub(r"^.*?(?=\[\d+\]\.)", "", jax.tree_util.keystr(path)): leaf
+        re.sub(r"^.*?(?=\[\d+\]\.)", "", jax.tree_util.keystr(path), count=1): leaf
         for path, leaf in jax.tree.leaves_with_path(optimizer)
     }
 

@@ -22,6 +22,7 @@ import runs
 from jaxformer.data.packing import RowShape, make_packed_batch, pack
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
+from jaxformer.models.stacking import unstack_layers
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import mesh as meshes
 from jaxformer.training.engines import make_engine
@@ -128,6 +129,23 @@ def test_every_engine_equals_one_device(make_model, make_training, make_batch, n
     assert min(jax.tree.leaves(changed)) > 1e-4
     sums = other.evaluate(other_state, given)  # and not means of the devices' means
     assert_trees_close(sums, one.evaluate(one_state, batch), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_muon_on_a_mesh_and_in_scanned_layers(make_model, make_training, make_batch):
+    """Muon makes the kernels of each layer orthogonal, whole, whether a mesh shards
+    them or layers are stacked.
+    """
+    found = []
+    for scan, engine in ((False, "jit"), (True, "jit"), (False, "mesh")):
+        model = make_model(scan_layers=scan, num_encoder_layers=2)
+        recipe = {"optimizer": "muon", "warmup_steps": 2}
+        one, state = make_training(model, **ENGINES[engine], **recipe)
+        state, _ = one.step(state, make_batch(0, UNEQUAL))
+        params = jax.tree.map(np.asarray, one.collect(state).params)
+        found.append(without_key_biases(unstack_layers(params)))
+    for other in found[1:]:
+        assert_trees_close(other, found[0], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", MANY)

@@ -37,6 +37,7 @@ LORA |= {"lora_kernels": "*/query/kernel,*/value/kernel,decoder/*/outer/kernel"}
 SIZES = {"d_k": 4, "d_v": 2}
 RUN = {f"training.{name}": value for name, value in LORA.items()}
 RUN |= {"training.lora_dropout": 0.1, "training.ema_decay": 0.9}
+RUN |= {"training.optimizer": "muon"}
 
 
 def begun(state):

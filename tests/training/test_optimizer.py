@@ -29,7 +29,8 @@ SHAPES = {
     "embedding/table": (48, 40),
     "encoder/attention/query/kernel": (40, 2, 33),
     "encoder/attention/query/bias": (2, 33),
-    "encoder/feed_forward/kernel": (40, 6),
+    "encoder/attention/output/kernel": (2, 21, 40),
+    "encoder/feed_forward/inner/kernel": (40, 6),
     "encoder/norm/scale": (40,),
 }
 DECAYED = [path for path in SHAPES if path.endswith(("table", "kernel"))]
@@ -100,11 +101,35 @@ def adafactor_direction(config, gradient, memory, step):
     return update / max(1.0, np.sqrt((update**2).mean()))
 
 
+def sgd_direction(config, gradient, memory, step):
+    """Polyak 1964, as torch.optim.SGD."""
+    memory["m"] = config.momentum * memory.get("m", 0.0) + gradient
+    return memory["m"]
+
+
+def muon_direction(config, gradient, memory, step):
+    """Jordan et al. 2024 with the momentum of Dozat 2016; 40 is the width of the model,
+    and a kernel's other axes are heads and their width.
+    """
+    beta = config.momentum
+    memory["m"] = beta * memory.get("m", 0.0) + (1 - beta) * gradient
+    ahead = beta * memory["m"] / (1 - beta ** (step + 1))
+    x = ahead + (1 - beta) * gradient / (1 - beta**step)
+    x = x.reshape((40, -1) if len(x) == 40 else (-1, 40))
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return 0.2 * np.sqrt(max(x.shape)) * x.reshape(gradient.shape)
+
+
 DIRECTIONS = {
     "adam": adam_direction,
     "adamw": adam_direction,
     "lion": lion_direction,
     "adafactor": adafactor_direction,
+    "sgd": sgd_direction,
+    "muon": muon_direction,
 }
 
 
@@ -121,7 +146,8 @@ def by_hand(config, params, gradients):
         rate = min(step**-0.5, step * config.warmup_steps**-1.5)
         rate *= config.learning_rate * D_MODEL**-0.5
         for path, gradient in tree.items():
-            direct = DIRECTIONS[config.optimizer]
+            tables = config.optimizer == "muon" and not path.endswith("kernel")
+            direct = DIRECTIONS["adam" if tables else config.optimizer]
             direction = direct(config, clip * gradient, memories[path], step)
             decay = config.weight_decay if path in DECAYED else 0.0
             params[path] = params[path] - rate * (direction + decay * params[path])
@@ -159,6 +185,8 @@ RECIPES = [
     | {"adam_epsilon": 0.3},
     {"optimizer": "lion", "weight_decay": 0.2, "adam_b1": 0.95},
     {"optimizer": "adafactor", "weight_decay": 0.1, "gradient_clip": 5.0},
+    {"optimizer": "sgd", "weight_decay": 0.1, "momentum": 0.8},
+    {"optimizer": "muon", "weight_decay": 0.1, "momentum": 0.95},
 ]
 
 
@@ -190,6 +218,24 @@ def test_equals_its_paper_in_float64(recipe):
             vectors = [flat(part)[path].shape for part in (kept.v_row, kept.v_col)]
             assert sorted(vectors) == shapes
             assert flat(kept.v)[path].shape == (1,)
+
+
+@pytest.mark.parity
+def test_sgd_is_that_of_pytorch():
+    """Updates under a constant rate are those of torch.optim.SGD."""
+    torch = pytest.importorskip("torch", reason="needs the extra `parity`")
+    params, *gradients = draw(8, 5)
+    theirs = {path: torch.nn.Parameter(torch.tensor(params[path])) for path in params}
+    optimizer = torch.optim.SGD(theirs.values(), lr=0.3, momentum=0.7)
+    for gradient in gradients:
+        for path, value in theirs.items():
+            value.grad = torch.tensor(gradient[path])
+        optimizer.step()
+    recipe = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 0.3}
+    config = TrainingConfig(optimizer="sgd", momentum=0.7, **recipe)
+    found, _ = run_optimizer(config, nested(params), map(nested, gradients))
+    expected = {path: value.detach().numpy() for path, value in theirs.items()}
+    assert_trees_close(flat(found), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_the_default_is_adam_of_the_paper():
@@ -229,7 +275,7 @@ def test_frozen_parameters_are_as_if_they_were_not_there(optimizer):
     are trained as if alone.
     """
     config = {"optimizer": optimizer, "gradient_clip": 3.0, "warmup_steps": 2}
-    trained = ("encoder/feed_forward/kernel", "encoder/norm/scale")
+    trained = ("encoder/feed_forward/inner/kernel", "encoder/norm/scale")
     params, *gradients = draw(5, 3)
     frozen = TrainingConfig(**config, frozen="embedding/*, encoder/att*")
     found, state = run_optimizer(frozen, nested(params), map(nested, gradients))

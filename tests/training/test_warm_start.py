@@ -16,7 +16,7 @@ from training.little import assert_trees_equal
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
-from jaxformer.runs.training import TrainingConfig
+from jaxformer.runs.training import OPTIMIZERS, TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.warm_start import load_initial
 
@@ -25,7 +25,7 @@ VOCABULARY = "0123456789abcdef"
 
 def params(step):
     kernel = np.random.default_rng(step).normal(size=(8, 4)).astype(np.float32)
-    return {"kernel": kernel, "bias": np.full(4, step, np.float32)}
+    return {"inner": {"kernel": kernel, "bias": np.full(4, step, np.float32)}}
 
 
 def optimizer(step, **training):
@@ -79,7 +79,7 @@ def test_what_does_not_fit(tmp_path):
     path = write_run(tmp_path / "run", scores={10: 1.0})
     assert_trees_equal(begin(path, optimizer="adamw").params, params(10))
     write_run(tmp_path / "new", scores={})
-    other = {**params(0), "bias": np.zeros(5, np.float32)}
+    other = {"inner": {**params(0)["inner"], "bias": np.zeros(5, np.float32)}}
     moments = {"optimizer": "adamw", "initial_optimizer": True}
     for name, changes, message in (
         (
@@ -87,7 +87,11 @@ def test_what_does_not_fit(tmp_path):
             {"vocabulary": "f" * 16},
             "its hash is 0123456789ab, not ffffffffffff;",
         ),
-        ("run", {"like": other}, r"is of another model: bias is \(4,\) there and"),
+        (
+            "run",
+            {"like": other},
+            r"of another model: inner/bias is \(4,\) there and",
+        ),
         (
             "run",
             moments,
@@ -100,14 +104,14 @@ def test_what_does_not_fit(tmp_path):
             begin(tmp_path / name, **changes)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "lion", "adafactor"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
         ({}, {"gradient_clip": 1.0}),
         ({"gradient_clip": 1.0}, {}),
-        ({"gradient_clip": 1.0}, {"frozen": "bias"}),
-        ({"frozen": "bias"}, {"gradient_clip": 1.0, "frozen": "b*"}),
+        ({"gradient_clip": 1.0}, {"frozen": "*bias"}),
+        ({"frozen": "*bias"}, {"gradient_clip": 1.0, "frozen": "*/b*"}),
     ],
 )
 def test_moments_of_what_both_train(tmp_path, name, theirs, ours):
@@ -123,7 +127,7 @@ def test_moments_of_what_both_train(tmp_path, name, theirs, ours):
 
 def test_moments_that_the_other_run_lacks(tmp_path):
     """Of parameters that it froze; the line names the key."""
-    run = write_run(tmp_path / "run", scores={10: 1.0}, frozen="bias")
-    line = r"no moments of them, such as .*'bias'\]: set training.frozen=bias, or"
+    run = write_run(tmp_path / "run", scores={10: 1.0}, frozen="*bias")
+    line = r"no moments of them, such as .*'bias'\]: set training.frozen=\*bias, or"
     with pytest.raises(InputError, match=line):
         begin(run, initial_optimizer=True)

@@ -113,7 +113,7 @@ def check_peak_rate(run: Evidence) -> Finding:
     # Within a factor of two and rounding: the parser's warm-up, four times as long,
     # halves the rate.
     far = is_paper_sized(run.config) and not 0.49 <= peak / paper <= 2.04
-    high = peak > _HIGHEST_RATE and training.optimizer != "adafactor"
+    high = peak > _HIGHEST_RATE and training.optimizer not in ("adafactor", "sgd")
     return judge(
         "look" if far or high else "ok",
         f"highest rate {peak:.2e} ({training.schedule}, factor"
