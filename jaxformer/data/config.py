@@ -135,6 +135,9 @@ class DataConfig(Cleaning):
     # "nfc", "nfkc", "nmt_nfkc", "nmt_nfkc_cf" or a file of SentencePiece's form. An
     # existing vocabulary keeps its own rules.
     normalization: str = key("identity", changes="tokens")
+    # File of word vectors, as text of word2vec, GloVe or fastText: with them begin the
+    # embeddings of the words that are one token.
+    embeddings: str | None = key(None)
 
     # Add a tag for each target language (`<2de>`) to the vocabulary, and begin every
     # source sentence with its target's: one model then serves several languages.

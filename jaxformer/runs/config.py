@@ -104,6 +104,12 @@ class RunConfig:
                 f"data.packing=True is not for model.network={model.network}, which"
                 " reads one sentence a row: set data.packing=False"
             )
+        if self.data.embeddings and training.initial_run:
+            raise InputError(
+                f"data.embeddings={self.data.embeddings} is for a new model, and"
+                f" training.initial_run={training.initial_run} gives its own: leave one"
+                " out"
+            )
         scaled = training.loss_scale != TrainingConfig.loss_scale
         if scaled and model.dtype != "float16":
             raise InputError(

@@ -34,6 +34,7 @@ from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, round_down, round_up
 from jaxformer.data.packing import RowShape
 from jaxformer.data.pipeline import TrainingData
+from jaxformer.data.word_vectors import Rows, read_vectors
 from jaxformer.errors import InputError
 from jaxformer.models.base import Model
 from jaxformer.models.make import make_model
@@ -54,7 +55,11 @@ from jaxformer.training.progress import Progress, hash_validation
 from jaxformer.training.run import Run, open_run, validation_batches
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import SEGMENTS
-from jaxformer.training.warm_start import load_initial, restart_schedule
+from jaxformer.training.warm_start import (
+    fill_tables,
+    load_initial,
+    restart_schedule,
+)
 from jaxformer.typing import PyTree
 
 VISIBLE_AFTER = 60.0
@@ -295,10 +300,14 @@ def _first_state(
     _refuse_lost_checkpoints(run)
     progress = Progress(vocabulary=run.vocabularies.hash, data=data.hash)
     training = run.config.training
-    if training.initial_run is None:
-        compile_ahead()
-        return engine.create(), progress
     like = engine.abstract()
+    if training.initial_run is None:
+        tables = together(lambda: _read_tables(run, like.params))
+        compile_ahead()
+        state = engine.create()
+        if tables:
+            state = engine.place(fill_tables(engine.collect(state), tables))
+        return state, progress
     params = like.params if like.base is None else like.base
     initial = load_initial(
         training,
@@ -321,6 +330,19 @@ def _first_state(
         changes["optimizer"] = restart_schedule(initial.optimizer)
     state = dataclasses.replace(state, **changes)
     return engine.place(state), progress
+
+
+def _read_tables(run: Run, params: PyTree) -> dict[str, Rows]:
+    """Read the rows that ``data.embeddings`` has for the tables of a model."""
+    file, tables = run.config.data.embeddings, {}
+    for table in ("embedding", "source_embedding", "target_embedding"):
+        if file and table in params:
+            source, target = run.vocabularies.source, run.vocabularies.target
+            vocabulary = target if table.startswith("target") else source
+            rows = read_vectors(file, vocabulary, run.config.model.d_model)
+            tables[table], count = rows, f"{len(rows[0]):,} of {vocabulary.size:,}"
+            run.report(f"embeddings: {count} rows of {table} are from {file}")
+    return tables
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:

@@ -1,9 +1,13 @@
-"""Starting from the parameters of another run, with its optimizer or without."""
+"""Starting from the parameters of another run, with its optimizer or without, or from
+word vectors.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +20,15 @@ from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.parameters import Base, SavedParameters, find_parameters
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.word_vectors import Rows
 from jaxformer.errors import InputError
 from jaxformer.models.make import abstract_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.typing import PyTree
+from jaxformer.training.state import TrainState
+from jaxformer.typing import Array, PyTree
 
 
 class Initial(NamedTuple):
@@ -201,6 +207,21 @@ def _has_text(run: Path, text: str, recorded: str) -> bool:
     """
     found = Vocabularies.load(run / "vocabulary")
     return found.text_hash == text and found.hash == recorded
+
+
+def fill_tables(state: TrainState, tables: Mapping[str, Rows]) -> TrainState:
+    """Begin with rows of tables of embeddings that are given. One factor gives them the
+    root mean square of the table that was drawn.
+    """
+
+    @jax.jit
+    def fill(table: Array, tokens: Array, rows: Array) -> Array:
+        factor = jnp.sqrt(jnp.mean(table**2) / jnp.mean(rows**2))
+        return table.at[tokens].set(factor * rows)
+
+    filled = {x: {"table": fill(state.params[x]["table"], *tables[x])} for x in tables}
+    params = {**state.params, **filled}
+    return dataclasses.replace(state, params=params, average=state.average and params)
 
 
 def restart_schedule(optimizer: PyTree) -> PyTree:

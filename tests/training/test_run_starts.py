@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 from training.little import (
     assert_trees_equal,
@@ -15,6 +16,7 @@ from training.little import (
 )
 
 from jaxformer.checkpoints.saved import SavedCheckpoints
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.runs.records import Validation, append
 from jaxformer.training import train as training
@@ -137,6 +139,48 @@ def test_a_run_begins_with_another_one(
         run / "vocabulary" / "shared.model" for run in (tmp_path / "run", straight)
     )
     assert next(models).read_bytes() == next(models).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tables", [["embedding"], ["source_embedding", "target_embedding"]], ids=len
+)
+def test_a_run_begins_with_word_vectors(train, tmp_path, monkeypatch, capfd, tables):
+    """Tables and their average begin with the vectors of words, at the root mean square
+    of the drawn table, and the log counts them; all else is as it is drawn. A run that
+    continues does not read the file.
+    """
+    file, begun = tmp_path / "vectors.vec", []
+    vectors = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
+    lines = [" ".join(map(str, vector)) for vector in vectors.tolist()]
+    file.write_text(f"2 16\na {lines[0]}\nf {lines[1]}\n")
+    changes = {"training.ema_decay": 0.5, "training.steps": 4}
+    if len(tables) == 2:
+        changes |= {"model.tied_embeddings": "none", "data.shared_vocabulary": False}
+    given = {**changes, "data.embeddings": str(file)}
+    with monkeypatch.context() as patch:
+        note = lambda parts, state, _: begun.append(parts.engine.collect(state))  # noqa: E731
+        patch.setattr(training, "run_loop", note)
+        train("plain", changes, None)
+        train("run", given, None)
+    said = capfd.readouterr().err
+    plain, filled = (jax.tree.map(np.array, state) for state in begun)
+    assert_trees_equal(filled.average, filled.params)
+    sides = Vocabularies.load(tmp_path / "run" / "vocabulary")
+    for table in tables:
+        side = sides.target if table.startswith("target") else sides.source
+        ids = [side.pieces(range(side.size)).index(piece) for piece in ("▁a", "▁f")]
+        found, expected = (x.params.pop(table)["table"] for x in (filled, plain))
+        factor = np.sqrt(np.mean(expected**2) / np.mean(vectors**2))
+        expected[ids] = factor * vectors
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert f"2 of {side.size} rows of {table} are from {file}" in said
+    assert_trees_equal(filled.params, plain.params)
+    train("run", given, None)
+    file.unlink()
+    assert train("run", {**given, "training.steps": 6}, None).step == 6
+    with pytest.raises(InputError, match="gives its own: leave one out"):
+        train("next", {**given, "training.initial_run": str(tmp_path / "run")})
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(train, tmp_path):
