@@ -34,7 +34,7 @@ VARIANTS = {
     "paper/table3": [row.name for row in find_table(3).rows],
     "proxy": list(runpy.run_path(str(CONFIGS / "proxy.py"))["VARIANTS"]),
     "masked_language_model": ["language", "words_and_next"],
-    "recurrent": ["bahdanau", "luong"],
+    "recurrent": ["bahdanau", "luong", "sutskever", "cho"],
 }
 NAMES = [
     f"{name}{variant}"
@@ -66,7 +66,7 @@ def test_there_are_the_promised_ones():
     others = {"quickstart", "reverse", "paper/table3", "proxy"}
     others |= {"language_model", "masked_language_model"}
     others |= {f"masked_language_model:{x}" for x in ("language", "words_and_next")}
-    others |= {"recurrent", "recurrent:bahdanau", "recurrent:luong"}
+    others |= {f"recurrent:{x}" for x in VARIANTS["recurrent"]} | {"recurrent"}
     assert set(NAMES) == others | of_paper | modern | {
         f"proxy:{row}" for row in VARIANTS["proxy"]
     }

@@ -26,7 +26,7 @@ _KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("outer", ("hidden", "embed")),
     ("energy", ("hidden", "score")),
     ("dense", ("embed", "features")),
-    ("inner|gate|state|memory|combined|initial|readout", ("embed", "hidden")),
+    ("inner|gate|state|memory|summary|combined|initial|readout", ("embed", "hidden")),
     # A gate of one of Flax's cells: r, z and n, or i, f, g and o.
     ("[ih][rznifgo]", ("embed", "hidden")),
 )

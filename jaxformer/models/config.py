@@ -24,13 +24,21 @@ HEADS = (
     *("classification", "tagging", "span"),
 )
 """What reads the output of an encoder-only model."""
-# Keys that a recurrent network has not. norm_epsilon, rotary_base, scale_positions,
-# attention_backend and the activations of heads decide nothing without them, and
-# max_length is a limit of the data.
+# Keys that a network has not. norm_epsilon, rotary_base, scale_positions,
+# attention_backend and the activations of heads decide nothing without those of the
+# Transformer's layers, and max_length is a limit of the data.
 _OF_TRANSFORMERS = {field.name for field in dataclasses.fields(LayerConfig)}
 _OF_TRANSFORMERS -= {"d_model", "dropout_rate", "norm_epsilon", "rotary_base"}
 _OF_TRANSFORMERS |= {"positions", "position_offset", "embedding_norm", "segment_types"}
 _OF_TRANSFORMERS |= {"rematerialization", "scan_layers"}
+_OF_STACKS = {"attention_score", "reverse_source"}
+_ABSENT = {
+    "transformer": _OF_STACKS,
+    "bahdanau": _OF_TRANSFORMERS | _OF_STACKS,
+    "luong": _OF_TRANSFORMERS,
+    "sutskever": _OF_TRANSFORMERS | {"attention_score"},
+    "cho": _OF_TRANSFORMERS | _OF_STACKS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,27 +173,26 @@ class TransformerConfig:
     # Dropout of whole sub-layers, of each row by itself (stochastic depth; Huang et al.
     # 2016), at one rate in all layers as Fan et al. 2020.
     layer_drop_rate: float = key(0.0, least=0, below=1)
-    # transformer, or a network before it, all of whose widths are d_model: bahdanau
-    # (RNNsearch: GRUs of one layer, additive attention; Bahdanau et al. 2015) or luong
-    # (LSTMs of as many layers on both sides, input feeding; Luong et al. 2015). Their
-    # layers have no other key than the dropout_rate.
-    network: str = key("transformer", choices=("transformer", "bahdanau", "luong"))
+    # transformer, or a network before it, all of whose widths are d_model. With
+    # attention: bahdanau (RNNsearch: GRUs of one layer, additive attention; Bahdanau et
+    # al. 2015) or luong (LSTMs of as many layers on both sides, input feeding; Luong et
+    # al. 2015). Without: sutskever (LSTMs, whose last states begin the decoder;
+    # Sutskever et al. 2014) or cho (GRUs of one layer, one vector in each step; Cho et
+    # al. 2014). Their layers have no other key than the dropout_rate.
+    network: str = key("transformer", choices=tuple(_ABSENT))
     # Score of the attention of luong, of its state h and a position s of the source:
     # dot (h . s), general (h . W s) or concat (v . tanh(W [h; s])).
     attention_score: str = key("general", choices=("dot", "general", "concat"))
+    # Whether luong or sutskever reads the source from its end to its beginning
+    # (Sutskever et al. 2014, section 3.3).
+    reverse_source: bool = key(False)
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("model", self)
         self._check_stacks()
-        score = self.attention_score
-        if self.network != "luong" and score != TransformerConfig.attention_score:
-            raise InputError(
-                f"model.attention_score={score} is of model.network=luong, and this is"
-                f" {self.network}: leave it out"
-            )
+        self._check_network()
         if self.network != "transformer":
-            self._check_recurrent()
             return
         try:
             self.layer  # noqa: B018 - checks the heads
@@ -231,11 +238,12 @@ class TransformerConfig:
                 " target tokens; share the vocabulary or set tied_embeddings=target"
             )
 
-    def _check_recurrent(self) -> None:
+    def _check_network(self) -> None:
         changed = [
             f"model.{name}={value}"
             for name, value in vars(self).items()
-            if name in _OF_TRANSFORMERS and value != getattr(TransformerConfig, name)
+            if name in _ABSENT[self.network]
+            and value != getattr(TransformerConfig, name)
         ]
         if changed:
             raise InputError(
@@ -243,16 +251,16 @@ class TransformerConfig:
                 f" {'it' if len(changed) == 1 else 'them'} out"
             )
         stacks = self.num_encoder_layers, self.num_decoder_layers
-        if self.network == "bahdanau" and stacks != (1, 1):
+        if self.network in ("bahdanau", "cho") and stacks != (1, 1):
             raise InputError(
-                "model.network=bahdanau has one layer on each side: set"
+                f"model.network={self.network} has one layer on each side: set"
                 " model.num_encoder_layers=1 and model.num_decoder_layers=1, not"
                 f" {stacks[0]} and {stacks[1]}"
             )
-        if stacks[0] != stacks[1]:
+        if self.network != "transformer" and stacks[0] != stacks[1]:
             raise InputError(
-                "model.network=luong begins each layer of the decoder with the state of"
-                " one of the encoder: model.num_encoder_layers and"
+                f"model.network={self.network} begins each layer of the decoder with"
+                " the state of one of the encoder: model.num_encoder_layers and"
                 f" model.num_decoder_layers must be equal, not {stacks[0]} and"
                 f" {stacks[1]}"
             )
@@ -260,7 +268,9 @@ class TransformerConfig:
     @property
     def attention_layers(self) -> int:
         """Layers of the decoder that attend to a source."""
-        return self.num_decoder_layers if self.network == "transformer" else 1
+        if self.network == "transformer":
+            return self.num_encoder_layers and self.num_decoder_layers
+        return int(self.network in ("bahdanau", "luong"))
 
     @property
     def head_widths(self) -> tuple[int, int]:

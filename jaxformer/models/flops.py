@@ -115,22 +115,27 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
 
 
 def _recurrent_flops(config: TransformerConfig, work: Work) -> float:
-    """Count one forward pass of a recurrent network, without the first state of
-    RNNsearch's decoder, a map of one position a sentence.
+    """Count one forward pass of a recurrent network, without maps of one vector a
+    sentence: the first states of RNNsearch's and Cho's decoders, and c.
     """
     width, score = config.d_model, config.attention_score
     square = 2.0 * width * width  # a map from d_model to d_model
+    pair = 0.0
     if config.network == "bahdanau":
         # Two GRUs of three gates, and the alignment's map of both states.
         source = 2 * 3 * (1 + 1) + 2
         # The query, a GRU that reads word and context, and the readout.
         target = 1 + 3 * (3 + 1) + 2 * 4
         pair = 2.0 * width * (1 + 2)
+    elif config.network == "cho":
+        # GRUs, whose second reads word and c, and the readout.
+        source, target = 3 * (1 + 1), 3 * (2 + 1) + 2 * 3
     else:
-        below = 4 * (1 + 1) * (config.num_encoder_layers - 1)
-        source = 4 * (1 + 1) + below + (score == "concat")
-        target = 4 * (2 + 1) + below + 2 + (score != "dot")
-        pair = 2.0 * width * (1 + 1)
+        source = target = 4 * (1 + 1) * config.num_encoder_layers
+        if config.network == "luong":
+            source += score == "concat"
+            target += 4 + 2 + (score != "dot")  # h~ as an input, h~, the score
+            pair = 2.0 * width * (1 + 1)
     logits = 2.0 * work.target * width * config.vocabulary_size
     maps = work.source * source + work.target * target
     return maps * square + work.cross_pairs * pair + logits

@@ -1,5 +1,6 @@
-"""The networks before the Transformer: RNNsearch (Bahdanau et al. 2015) and that of
-Luong et al. 2015, with the interface of :class:`jaxformer.Transformer`.
+"""The networks before the Transformer: without attention those of Cho et al. 2014 and
+Sutskever et al. 2014, with it RNNsearch (Bahdanau et al. 2015) and that of Luong et al.
+2015, with the interface of :class:`jaxformer.Transformer`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RecurrentMemory(NamedTuple):
 
 
 class RecurrentNetwork(EncoderDecoder):
-    """A recurrent encoder-decoder with attention; ``config.network`` is which.
+    """A recurrent encoder-decoder; ``config.network`` is which.
 
     Sequences are as for :class:`jaxformer.Transformer`, without packed rows. At padding
     states do not move: the backward direction begins, and the forward one ends, at the
@@ -66,14 +67,19 @@ class RecurrentNetwork(EncoderDecoder):
         config, dtype = self.config, jnp.dtype(self.config.dtype)
         self.source, self.target = self.make_tables()
         width, rate = config.d_model, config.dropout_rate
+        stack = width, config.num_encoder_layers, rate, dtype
         if config.network == "bahdanau":
             self.encoder = recurrent.BahdanauEncoder(width, dtype)
             self.decoder = recurrent.BahdanauDecoder(width, rate, dtype)
+        elif config.network == "cho":
+            self.encoder = recurrent.ChoEncoder(width, dtype)
+            self.decoder = recurrent.ChoDecoder(width, rate, dtype)
         else:
-            depth = config.num_encoder_layers
-            self.encoder = recurrent.LuongEncoder(width, depth, rate, dtype)
-            self.decoder = recurrent.LuongDecoder(
-                width, depth, config.attention_score, rate, dtype
+            self.encoder = recurrent.StackEncoder(*stack, config.reverse_source)
+            self.decoder = (
+                recurrent.SutskeverDecoder(*stack)
+                if config.network == "sutskever"
+                else recurrent.LuongDecoder(*stack, config.attention_score)
             )
 
     def hidden(
@@ -87,7 +93,7 @@ class RecurrentNetwork(EncoderDecoder):
         backend: str | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
         """Return the input of ``logits``, and the attention weights: one layer of one
-        head, [B, 1, T, S], in ``cross``. ``backend`` has no effect.
+        head, [B, 1, T, S], in ``cross``, or none. ``backend`` has no effect.
 
         Raises:
             InputError: packed rows.
@@ -106,7 +112,9 @@ class RecurrentNetwork(EncoderDecoder):
             self.decoder, memory.states, x, memory.source, train=train
         )
         x = keep_rows(self.decoder.read(seen, train=train))
-        return x, AttentionWeights([], [], [weights[:, None]])
+        return x, AttentionWeights(
+            [], [], [] if weights is None else [weights[:, None]]
+        )
 
     def start(
         self, source: Int[Array, "B S"], *, train: bool = False
@@ -117,7 +125,8 @@ class RecurrentNetwork(EncoderDecoder):
         x = self._embed(self.source, source, train)
         memory, last = self.encoder(x, mask[:, 0, 0].sum(axis=1), train=train)
         memory = keep_rows(memory)
-        keys = self.decoder.attention.project(memory, self.config.d_model)
+        attention = self.decoder.attention
+        keys = attention and attention.project(memory, self.config.d_model)
         annotations = recurrent.Annotations(memory, keys, mask)
         return RecurrentMemory(annotations, self.decoder.begin(last))
 
@@ -146,11 +155,19 @@ class RecurrentNetwork(EncoderDecoder):
 
         Returns:
             Logits in float32, and the cache after it.
+
+        Raises:
+            InputError: a coverage penalty without attention.
         """
         x = self.target(tokens[:, None])[:, 0]
         states, (seen, weights) = self.decoder.advance(cache.states, x, memory.source)
         coverage = cache.coverage
         if coverage is not None:
+            if weights is None:
+                raise InputError(
+                    "decoding.coverage_penalty counts attention to the source, and"
+                    f" model.network={self.config.network} has none: set it to 0"
+                )
             coverage += weights.astype(coverage.dtype)
         return self.logits(self.decoder.read(seen)), RecurrentCache(states, coverage)
 

@@ -1,5 +1,5 @@
-"""The encoders and decoders before the Transformer as Linen modules: Bahdanau's and
-Luong's.
+"""The encoders and decoders before the Transformer as Linen modules: those of Cho,
+Sutskever, Bahdanau and Luong.
 
 A decoder takes one position at a time: ``advance`` computes the states of N hypotheses,
 which are of B sentences and next to each other, and what a word is predicted from;
@@ -31,7 +31,7 @@ class Annotations(NamedTuple):
     """What a decoder reads of a source.
 
     Attributes:
-        memory: the output of the encoder.
+        memory: the output of the encoder; of Cho's one vector, S = 1.
         keys: the memory's part of an additive score, computed once; else None.
         mask: real positions.
     """
@@ -44,9 +44,14 @@ class Annotations(NamedTuple):
 _GLOROT = nn.initializers.glorot_uniform()
 _gru = functools.partial(nn.GRUCell, kernel_init=_GLOROT)
 _lstm = functools.partial(nn.OptimizedLSTMCell, kernel_init=_GLOROT)
+# States are in the order of the source also where it is read in reverse.
+_rnn = functools.partial(nn.RNN, return_carry=True, keep_order=True)
 
-Advanced: TypeAlias = tuple[PyTree, tuple[Float[Array, "N F"], Float[Array, "N S"]]]
-"""The states after a step, what the word is predicted from, and attention weights."""
+Weights: TypeAlias = Float[Array, "N S"] | None
+Advanced: TypeAlias = tuple[PyTree, tuple[Float[Array, "N F"], Weights]]
+"""The states after a step, what the word is predicted from, and attention weights,
+None without attention.
+"""
 
 
 class EarlierAttention(nn.Module):
@@ -131,16 +136,19 @@ class EarlierAttention(nn.Module):
 
 
 def _attend(
-    attention: EarlierAttention, states: Array, source: Annotations
-) -> tuple[Array, ...]:
+    attention: EarlierAttention | None, states: Array, source: Annotations
+) -> tuple[Array, Weights]:
     """Attend from the states of all hypotheses; return contexts [N, E] and weights [N,
-    S].
+    S]. Without attention the context is the only vector of the memory.
     """
     memory, keys, mask = source
     # A search that is exported knows the number of its rows when it is called.
     query = states.astype(memory.dtype).reshape(memory.shape[0], -1, states.shape[-1])
+    if attention is None:
+        return jnp.broadcast_to(memory, query.shape).reshape(states.shape), None
     found = attention(query, memory, mask[:, 0], keys=keys)
-    return tuple(x.reshape(states.shape[0], x.shape[-1]) for x in found)
+    context, weights = (x.reshape(states.shape[0], x.shape[-1]) for x in found)
+    return context, weights
 
 
 class BahdanauEncoder(nn.Module):
@@ -168,26 +176,54 @@ class BahdanauEncoder(nn.Module):
         return memory.astype(self.dtype), memory[:, 0, self.width :]
 
 
-class BahdanauDecoder(nn.Module):
-    """A GRU that attends from its state before a step to the annotations, and a maxout
-    readout of its state after it, the word before and the context (Bahdanau et al.
-    2015, section 3.1 and appendix A).
+class ChoEncoder(nn.Module):
+    """A GRU of which only the last state h leaves, as c = tanh(V h) (Cho et al. 2014,
+    appendix A.1.1).
+    """
 
-    The appendix prints the state before in the readout, and equation 4 the one after.
-    All widths are d_model: of words, states, the alignment and the readout.
+    width: int
+    dtype: jnp.dtype
+
+    def setup(self) -> None:
+        """Create the GRU and V."""
+        self.rnn = _rnn(_gru(self.width, dtype=self.dtype))
+        self.summary = self.param("summary", projection, (self.width, self.width))
+
+    def __call__(
+        self, x: Float[Array, "B S D"], lengths: Array, *, train: bool
+    ) -> tuple[Float[Array, "B 1 D"], PyTree]:
+        """Return c, all that is read of the source, for the steps and for the first
+        state.
+        """
+        del train
+        begin, _ = _begin(x, self.width)
+        last, _ = self.rnn(x, initial_carry=begin, seq_lengths=lengths)
+        context = jnp.tanh(linear(last.astype(self.dtype), **self.summary))
+        return context[:, None], context
+
+
+class ChoDecoder(nn.Module):
+    """A GRU that reads the word before and c in every step, and a maxout readout of its
+    state after it, the word and c (Cho et al. 2014, appendix A.1.2).
+
+    All widths are d_model: of words, states, c, an alignment and the readout.
     """
 
     width: int
     dropout_rate: float
     dtype: jnp.dtype
 
+    # The width of a context, in those of a state.
+    sides = 1
+
     def setup(self) -> None:
-        """Create the cell, the attention and both maps."""
+        """Create the cell and both maps."""
+        self.attention: EarlierAttention | None = None
         width = self.width
         self.initial = self.param("initial", projection, (width, width))
-        self.attention = EarlierAttention("additive", width)
         self.cell = _gru(width, dtype=self.dtype)
-        self.readout = self.param("readout", projection, (4 * width, 2 * width))
+        shape = (2 + self.sides) * width, 2 * width
+        self.readout = self.param("readout", projection, shape)
         self.dropout = Dropout(self.dropout_rate)
 
     def begin(self, last: Array) -> PyTree:
@@ -216,18 +252,36 @@ class BahdanauDecoder(nn.Module):
         return self.dropout(largest, train=train)
 
 
-class LuongEncoder(nn.Module):
-    """A stack of LSTMs from left to right, with dropout between them."""
+class BahdanauDecoder(ChoDecoder):
+    """Cho's decoder with another context in each step: it attends from its state before
+    the step to the annotations (Bahdanau et al. 2015, section 3.1 and appendix A).
+
+    The appendix prints the state before in the readout, and equation 4 the one after.
+    """
+
+    sides = 2
+
+    def setup(self) -> None:
+        """Create the attention too."""
+        super().setup()
+        self.attention = EarlierAttention("additive", self.width)
+
+
+class StackEncoder(nn.Module):
+    """A stack of LSTMs from left to right, or all of them from right to left, with
+    dropout between them (Sutskever et al. 2014; Luong et al. 2015).
+    """
 
     width: int
     depth: int
     dropout_rate: float
     dtype: jnp.dtype
+    reverse: bool = False
 
     def setup(self) -> None:
         """Create the stack."""
         self.stack = [
-            nn.RNN(_lstm(self.width, dtype=self.dtype), return_carry=True)
+            _rnn(_lstm(self.width, dtype=self.dtype), reverse=self.reverse)
             for _ in range(self.depth)
         ]
         self.dropout = Dropout(self.dropout_rate)
@@ -236,7 +290,7 @@ class LuongEncoder(nn.Module):
         self, x: Float[Array, "B S D"], lengths: Array, *, train: bool
     ) -> tuple[Float[Array, "B S D"], PyTree]:
         """Return the states of the top layer, and of each layer the cell and the state
-        after the last real position.
+        after the last real position that it reads.
         """
         last = []
         for number, rnn in enumerate(self.stack):
@@ -248,64 +302,89 @@ class LuongEncoder(nn.Module):
         return x.astype(self.dtype), last
 
 
-class LuongDecoder(nn.Module):
-    """A stack of LSTMs that attends from its state after a step (Luong et al. 2015):
-    h~ = tanh(W_c [c; h]) predicts the word, and is part of the next input (section
-    3.3, input feeding).
+class SutskeverDecoder(nn.Module):
+    """A stack of LSTMs that begins with the encoder's last cells and states, layer by
+    layer, and sees no more of the source (Sutskever et al. 2014).
     """
 
     width: int
     depth: int
-    score: str
     dropout_rate: float
     dtype: jnp.dtype
 
     def setup(self) -> None:
-        """Create the stack, the attention and the map to h~."""
+        """Create the stack."""
+        self.attention: EarlierAttention | None = None
         self.stack = [_lstm(self.width, dtype=self.dtype) for _ in range(self.depth)]
+        self.dropout = Dropout(self.dropout_rate)
+
+    def begin(self, last: PyTree) -> PyTree:
+        """Return the first states."""
+        return last
+
+    def advance(
+        self, states: PyTree, x: Array, source: Annotations, *, train: bool = False
+    ) -> Advanced:
+        """Read the embedded word before."""
+        del source
+        after, x = self.climb(states, x, train=train)
+        return after, (x.astype(self.dtype), None)
+
+    def climb(self, carries: PyTree, x: Array, *, train: bool) -> tuple[PyTree, Array]:
+        """Return all cells and states after a step, and the top state."""
+        after = []
+        for number, (cell, carry) in enumerate(zip(self.stack, carries, strict=True)):
+            if number:
+                x = self.dropout(x, train=train)
+            carry, x = cell(carry, x.astype(self.dtype))
+            after.append(carry)
+        return after, x
+
+    def read(self, seen: Array, *, train: bool = False) -> Float[Array, "*B D"]:
+        """Apply dropout to what predicts the words."""
+        return self.dropout(seen, train=train)
+
+
+class LuongDecoder(SutskeverDecoder):
+    """Sutskever's decoder that attends from its state after a step (Luong et al. 2015):
+    h~ = tanh(W_c [c; h]) predicts the word, and is part of the next input (section
+    3.3, input feeding).
+    """
+
+    score: str
+
+    def setup(self) -> None:
+        """Create the attention and the map to h~ too."""
+        super().setup()
         self.attention = EarlierAttention(self.score, self.width)
         shape = 2 * self.width, self.width
         self.combined = self.param("combined", projection, shape, 1, False)
-        self.dropout = Dropout(self.dropout_rate)
 
     def begin(self, last: PyTree) -> PyTree:
         """Return the first states: those of the encoder, and 0 as h~."""
         return last, jnp.zeros_like(last[-1][1], self.dtype)
 
     def advance(
-        self,
-        states: PyTree,
-        x: Array,
-        source: Annotations,
-        *,
-        train: bool = False,
+        self, states: PyTree, x: Array, source: Annotations, *, train: bool = False
     ) -> Advanced:
         """Read the embedded word before."""
         carries, fed = states
-        x, after = jnp.concatenate([x, fed.astype(x.dtype)], axis=-1), []
-        for number, (cell, carry) in enumerate(zip(self.stack, carries, strict=True)):
-            if number:
-                x = self.dropout(x, train=train)
-            carry, x = cell(carry, x.astype(self.dtype))
-            after.append(carry)
+        x = jnp.concatenate([x, fed.astype(x.dtype)], axis=-1)
+        after, x = self.climb(carries, x, train=train)
         context, weights = _attend(self.attention, x, source)
         both = jnp.concatenate([context, x.astype(context.dtype)], axis=-1)
         found = jnp.tanh(linear(both, **self.combined))
         return (after, found), (found, weights)
 
-    def read(self, seen: Array, *, train: bool = False) -> Float[Array, "*B D"]:
-        """Apply dropout to h~."""
-        return self.dropout(seen, train=train)
-
 
 def unroll(
-    decoder: BahdanauDecoder | LuongDecoder,
+    decoder: ChoDecoder | SutskeverDecoder,
     states: PyTree,
     x: Float[Array, "B T D"],
     source: Annotations,
     *,
     train: bool,
-) -> tuple[Float[Array, "B T F"], Float[Array, "B T S"]]:
+) -> tuple[Float[Array, "B T F"], Float[Array, "B T S"] | None]:
     """Advance over the embedded words before each position of a target; return what its
     words are predicted from, and the attention weights.
     """

@@ -114,7 +114,9 @@ class TranslationEngine:
         own = codec.longest if decoding.long_sources == "split" else codec.positions
         self.longest = min(decoding.max_source_length or own, codec.positions)
         self._searches = plan_searches(translator)
-        self._layer = translator.line_search(alignment=True).layer or 1
+        self._layer = translator.line_search(
+            alignment=translator.model.config.attention_layers > 0
+        ).layer
         is_cpu = jax.default_backend() == "cpu"
         # Other numbers were not measured.
         self.programs = Programs(
@@ -292,9 +294,9 @@ class TranslationEngine:
         self, encoded: EncodedSentence, found: list[Hypothesis] | Exception
     ) -> list[Hypothesis] | Exception:
         """Add the links of words to the translations of a sentence. A pair that is too
-        long for a pass has none.
+        long for a pass has none, nor has a model without attention.
         """
-        if encoded.aligned == 0 or isinstance(found, Exception):
+        if not self._layer or encoded.aligned == 0 or isinstance(found, Exception):
             return found
         codec, ids = self.translator.codec, encoded.sentence.ids
         before = codec.frame.target_before
@@ -316,10 +318,15 @@ class TranslationEngine:
         width: int | None = None,
     ) -> given_pairs.Reading:
         longest = max(len(source), len(target))
-        width = width or self.programs.choose(PAIRS, 1, longest).width
-        how: Any = {"width": width, "layer": self._layer, "place": place}
-        models = self.translator.models
-        return given_pairs.read(models, source, target, first=MOST_ATTENDED, **how)
+        return given_pairs.read(
+            self.translator.models,
+            source,
+            target,
+            width=width or self.programs.choose(PAIRS, 1, longest).width,
+            layer=self._layer or 1,
+            place=place,
+            first=MOST_ATTENDED,
+        )
 
     def attend(
         self, text: str, translation: str, k: int = 0

@@ -138,7 +138,8 @@ def choose_layer(alignment: bool, layer: int | None, layers: int) -> int | None:
     Models"); of two layers the last.
 
     Raises:
-        InputError: there is no such layer, or no alignment is asked for.
+        InputError: there is no such layer, no attention to a source, or no alignment is
+            asked for.
     """
     if not alignment:
         if layer is not None:
@@ -147,6 +148,10 @@ def choose_layer(alignment: bool, layer: int | None, layers: int) -> int | None:
                 " out"
             )
         return None
+    if not layers:
+        raise InputError(
+            "this model has no attention to its source: leave out alignments and maps"
+        )
     if layer is None:
         return layers - 1 if layers > 2 else layers
     if not 1 <= layer <= layers:

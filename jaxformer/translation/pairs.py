@@ -12,7 +12,6 @@ import numpy as np
 from jax import lax
 
 from jaxformer.data.records import Pair
-from jaxformer.errors import InputError
 from jaxformer.models.base import AttentionWeights, EncoderDecoder
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
@@ -20,7 +19,7 @@ from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import Codec, find_nan, number_words, raise_first
 from jaxformer.translation.compiled import count_workers, in_order
 from jaxformer.translation.models import Models
-from jaxformer.translation.options import check_text
+from jaxformer.translation.options import check_text, choose_layer
 from jaxformer.translation.results import Alignment, Attention, PairScore
 from jaxformer.typing import Array, Float, Int, PyTree
 
@@ -42,14 +41,14 @@ def align(
         layer: of the decoder, counted from 1.
         rows: most pairs of a batch.
     """
-    model, config = models.models[0], models.models[0].config
+    model = models.models[0]
     found: list[Alignment] = []
     for start in range(0, len(pairs), rows):
         part = pairs[start : start + rows]
         sides = []
         for ids in zip(*part, strict=True):
-            width = round_width(max(map(len, ids)), config.max_length)
-            sides.append(pad(ids, power_of_two(len(part)), width, config.pad_id))
+            width = round_width(max(map(len, ids)), model.config.max_length)
+            sides.append(pad(ids, power_of_two(len(part)), width, model.config.pad_id))
         weights = np.asarray(_cross_attention(model, models.params[0], *sides, layer))
         found += [link(codec, *pair, weights[row]) for row, pair in enumerate(part)]
     return found
@@ -140,8 +139,9 @@ def score(
 class Reading(NamedTuple):
     """What a forward pass over a pair shows; the first model has the attention."""
 
-    links: Float[Array, "T S"]
-    """The cross-attention of the layer that aligns, mean over its heads."""
+    links: Float[Array, "T S"] | None
+    """The cross-attention of the layer that aligns, mean over its heads; None without.
+    """
     log_probabilities: Float[Array, " T"]
     """Of the tokens of the target."""
     next: tuple[Float[Array, " n"], Int[Array, " n"]]
@@ -215,16 +215,14 @@ def attend(models: Models, codec: Codec, source: str, target: str) -> Attention:
 
     Raises:
         InputError: a sentence has more tokens than the model has positions, or the
-            model has one stack.
+            model has no attention to a source.
     """
-    if not isinstance(models.models[0], EncoderDecoder):
-        raise InputError(
-            "the attention of pairs needs a model of both stacks, and this has one"
-        )
+    choose_layer(True, None, models.models[0].config.attention_layers)
     (own,), (other,) = codec.encode_sources([source]), codec.encode_targets([target])
     width = round_width(max(len(own), len(other)), models.positions)
-    found = read(models, own, other, width=width)
-    return show_attention(models, codec, own, other, found)
+    return show_attention(
+        models, codec, own, other, read(models, own, other, width=width)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
@@ -275,7 +273,7 @@ def _read(
         for kind in found._fields
     }
     return Reading(
-        cast(Array, found.cross[layer - 1])[0].mean(axis=0),
+        cast(Array, found.cross[layer - 1])[0].mean(axis=0) if found.cross else None,
         jnp.take_along_axis(values, target[0][:, None], axis=-1)[:, 0],
         lax.top_k(values[place], min(_NEXT, size)),
         lax.top_k(values[:first], min(MOST_LIKELY, size)),

@@ -342,7 +342,6 @@ class Translator:
         needed = required if glossary is None else ()
         check_results(decoding, n_best, needed, window)
         models = self.prepare(decoding.precision)
-        layers = self.model.config.attention_layers
         is_html = format == "html"
         search = LineSearch(
             models=models,
@@ -360,7 +359,11 @@ class Translator:
             ),
             prefixes=prefixes,
             required=required,
-            layer=choose_layer(alignment or is_html, alignment_layer, layers),
+            layer=choose_layer(
+                alignment or is_html,
+                alignment_layer,
+                self.model.config.attention_layers,
+            ),
             paragraphs=paragraphs or is_html,
             window=window or _BATCHES * decoding.batch_size * models.devices,
         )

@@ -31,6 +31,7 @@ LENGTHS = [6, 2, 9, 5, 0, 3, 3, 1, 7]
         (8, HALF, {"z_loss": 1e-2, "gradient_clip": 1e-2}, True),
         (4, RECURRENT | {"network": "bahdanau"}, {}, True),
         (8, RECURRENT | {"network": "luong", "dtype": "bfloat16"}, {}, False),
+        (4, RECURRENT | {"network": "cho"}, {}, False),
     ],
 )
 @pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")

@@ -18,13 +18,14 @@ from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.translator import Translator
 
-NETWORKS = pytest.mark.parametrize("network", ["bahdanau", "luong"])
+ATTENDING, OTHERS = ["bahdanau", "luong"], ["sutskever", "cho"]
+NETWORKS = pytest.mark.parametrize("network", ATTENDING + OTHERS)
 
 
 @functools.cache
 def make(network):
     layers = dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), 1)
-    if network == "luong":
+    if network in ("luong", "sutskever"):
         layers = dict.fromkeys(layers, 2)
     # widths of the Transformer's layers by their defaults
     widths = {"d_ff": 2048, "num_heads": 8}
@@ -39,7 +40,7 @@ def make(network):
     return Translator(config, jax.tree.map(jax.numpy.asarray, params), both, decoding)
 
 
-@NETWORKS
+@pytest.mark.parametrize("network", ATTENDING)
 def test_alignments_and_pictures_have_the_only_layer(network):
     translator, text = make(network), runs.sentences(1, longest=20)[0]
     ((best,),) = translator.search([text], alignment=True)
@@ -52,6 +53,15 @@ def test_alignments_and_pictures_have_the_only_layer(network):
     np.testing.assert_allclose(attention.cross.sum(axis=-1), 1, atol=1e-5)
     with pytest.raises(InputError, match="layer"):
         translator.search([text], alignment=True, alignment_layer=2)
+
+
+@pytest.mark.parametrize("network", OTHERS)
+def test_without_attention_there_is_none_to_show(network):
+    translator, text = make(network), runs.sentences(1, longest=20)[0]
+    with pytest.raises(InputError, match="has no attention to its source: leave"):
+        translator.search([text], alignment=True)
+    with pytest.raises(InputError, match="has no attention to its source: leave"):
+        translator.attention(text, text)
 
 
 @NETWORKS
