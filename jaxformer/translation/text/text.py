@@ -109,7 +109,7 @@ class Cut:
     Attributes:
         piece: the sentence.
         place: of the sentence in the text, from 0.
-        objects: of HTML, by the characters that stand for them.
+        objects: of HTML, by the codes of the characters that stand for them.
         hidden: with its placeholders hidden; None: it has none.
         asks: what is searched: the sentence, or the texts between its placeholders;
             one of too many tokens has several parts.
@@ -118,7 +118,7 @@ class Cut:
 
     piece: SentenceSpan
     place: int
-    objects: Mapping[str, str]
+    objects: Mapping[int, str]
     hidden: Hidden | None
     asks: list[Sequence[Any]] = dataclasses.field(default_factory=list)
     whole: bool = True
@@ -299,16 +299,15 @@ class Text:
         if not hypotheses:
             return None
         hypotheses = distinct(hypotheses)[: self.query.n_best]
-        table = str.maketrans(dict(cut.objects))
         shown = [
             dataclasses.replace(
                 each,
-                text=each.text.translate(table),
+                text=each.text.translate(cut.objects),
                 alignment=each.alignment if self.query.alignment else None,
             )
             for each in hypotheses
         ]
-        source, span = cut.piece.text.translate(table), cut.piece[1:]
+        source, span = cut.piece.text.translate(cut.objects), cut.piece[1:]
         return SentenceResult(source, span, shown), hypotheses
 
     def _join(

@@ -134,9 +134,14 @@ def number_tags(html):
     return re.sub("<b>", lambda _: f"<b id={next(count)}>", html)
 
 
+OBJECT = re.compile("[\ue000-\uf8ff]")
+
+
 def random_parts(draw, block):
     words = block.text.split()
-    target = draw(st.lists(st.sampled_from([*words, "neu.", "(x)", "-"]), max_size=8))
+    new = [word for word in words if not OBJECT.search(word)]
+    target = draw(st.lists(st.sampled_from([*new, "neu.", "(x)", "-"]), max_size=8))
+    target = draw(st.permutations(target + OBJECT.findall(block.text)))
     shape = len(target), len(words)
     seed = draw(st.integers(0, 2**32 - 1))
     weights = np.random.default_rng(seed).random(shape, np.float32)
@@ -342,7 +347,7 @@ def attention(*rows):
     [
         # a word that attends to the end has none, as "Sie" in "Wählen Sie Datei"
         ([[0.9, 0], [0.1, 0.2], [0, 0.8]], "Choose File", "Wählen Sie Datei",
-         [0, None, 1]),
+         [0, -1, 1]),
         # unless it is the only one for its source word
         ([[0.9, 0], [0.1, 0.2]], "Choose File", "Wählen Sie", [0, 1]),
         # attention that a source word has from all counts less
