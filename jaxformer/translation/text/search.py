@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxformer.translation.batch import Sentence
-from jaxformer.translation.codec import Passage, line_error
+from jaxformer.translation.codec import line_error
 from jaxformer.translation.options import SourceLine
 from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.stream import LineSearch
@@ -16,27 +15,29 @@ from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.text import Query, Text
 
 
-class _Encoded(NamedTuple):
-    """A sentence that is ready for a batch, with all of its parts."""
+class _Ask(NamedTuple):
+    """A text to search, and its number of tokens."""
 
     width: int
-    passage: Passage
-    sentences: list[Sentence]
+    line: SourceLine
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextSearch(LineSearch):
-    """The search of texts with placeholders, a glossary or tags.
+    """The search of texts with placeholders, a glossary or tags; the engine of each
+    :class:`~jaxformer.translation.text.text.Text`.
 
     Attributes:
         query: an empty text, and what is asked for of all.
-        glossary: whose terms translations contain; None: none.
+        glossary: whose terms translations contain.
         unmet: how many translations lack each term, so far.
+        line: number of the text, from 0.
     """
 
     query: Query
-    glossary: Glossary | None
+    glossary: Glossary
     unmet: Counter[str] = dataclasses.field(default_factory=Counter)
+    line: int = 0
 
     @classmethod
     def of(
@@ -53,10 +54,8 @@ class TextSearch(LineSearch):
         own = {**vars(search), "paragraphs": False}
         if not search.decoding.sample:  # among them is one with all placeholders
             own["n_best"] = search.decoding.beam_size
-        terms = None if glossary is None else Glossary(glossary)
-        return cls(
-            **own, query=Query("", split_newlines=False, **query), glossary=terms
-        )
+        asked = Query("", split_newlines=False, **query)
+        return cls(**own, query=asked, glossary=Glossary(glossary or {}))
 
     def _translate_lines(
         self,
@@ -67,21 +66,17 @@ class TextSearch(LineSearch):
     ) -> Iterator[list[Hypothesis]]:
         """Translate texts by their sentences; those that lose placeholders again."""
         texts = [] if stop() else [self._encode_text(line) for line in lines]
-        every = [(text, cut) for text in texts for cut in text.cuts]
+        todo = [(text, cut) for text in texts for cut in text.cuts]
         settled: dict[int, Any] = {}
-        while todo := [own for own in every if id(own[1]) not in settled]:
-            asks = [ask[0] for _, cut in todo for ask in cut.asks if ask]
-            passages = [ask.passage for ask in asks]
-            sentences = [each for ask in asks for each in ask.sentences]
-            self._count(passages, long)
-            found = self._translate(passages, sentences, lambda: False, lambda _: None)
+        while todo:
+            asks = [ask.line for _, cut in todo for own in cut.asks for ask in own]
+            found = super()._translate_lines(asks, lambda: False, lambda _: None, long)
             for text, cut in todo:
-                own = [[next(found)] if ask else [] for ask in cut.asks]
-                result = text.settle(cut, own)
-                if result is None:
-                    text.ask_between(cut)
-                else:
-                    settled[id(cut)] = result
+                own = [[next(found) for _ in ask] for ask in cut.asks]
+                settled[id(cut)] = text.settle(cut, own)
+            todo = [own for own in todo if settled[id(own[1])] is None]
+            for text, cut in todo:
+                text.ask_between(cut)
         for text in texts:
             done = text.finish([settled[id(cut)] for cut in text.cuts])
             self.unmet.update(done.unmet)
@@ -99,50 +94,33 @@ class TextSearch(LineSearch):
             prefix="".join(line.prefixes),
             required=tuple(filter(None, line.required)),
         )
-        text = Text(query, _Engine(self, line.place), self.glossary)
+        text = Text(query, dataclasses.replace(self, line=line.place), self.glossary)
         text.encode()
         return text
 
-
-class _Engine(NamedTuple):
-    """What translates the sentences of a line."""
-
-    search: TextSearch
-    line: int
-
     @property
     def languages(self) -> tuple[str, str]:
-        return self.search.codec.source_language, ""
+        """Code of the source's language, and an empty text."""
+        return self.codec.source_language, ""
 
     def writes(self, text: str) -> bool:
-        own = self.search.codec.vocabularies
+        """Return whether both vocabularies can write a text as it is."""
+        own = self.codec.vocabularies
         return all(x.decode(x.encode(text)) == text for x in (own.source, own.target))
 
     def encode(
-        self,
-        text: str,
-        *,
-        prefix: str,
-        required: Sequence[str],
-        n_best: int,
-        aligned: int | None,
-        place: int,
-    ) -> list[_Encoded]:
-        decoding, begin = self.search.decoding, (prefix,) if prefix else ()
+        self, text: str, *, prefix: str, required: Sequence[str], **_: Any
+    ) -> list[_Ask]:
+        """Return what is to be searched for a sentence: itself, if it has tokens.
+
+        Raises:
+            LineError: the prefix or a phrase cannot be required.
+        """
+        decoding, begin = self.decoding, (prefix,) if prefix else ()
         if required and (
             decoding.sample or decoding.beam_size < 2 * decoding.diversity_groups
         ):
             raise line_error("required", self.line + 1, "needs a wider beam")
         line = SourceLine(self.line, text, begin, tuple(required))
-        (passage,), sentences = self.search.prepare([line])
-        sentences = [
-            each._replace(place=(self.line, place + part))
-            for part, each in enumerate(sentences)
-        ]
-        width = sum(len(each.ids) for each in sentences)
-        return [_Encoded(width, passage, sentences)] * bool(width)
-
-    def join(
-        self, encoded: Sequence[_Encoded], parts: Sequence[list[Hypothesis]]
-    ) -> list[Hypothesis]:
-        return parts[0]
+        width = sum(map(len, self.prepare([line])[0][0].parts))
+        return [_Ask(width, line)] * bool(width)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 from jaxformer.errors import InputError, LineError
 from jaxformer.translation.paragraphs import join_row
@@ -129,43 +130,6 @@ class Cut:
         return sum(each.width for ask in self.asks for each in ask)
 
 
-class SentenceEngine(Protocol):
-    """What a text asks of the model that translates it."""
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Codes of source and target."""
-        ...
-
-    def writes(self, text: str) -> bool:
-        """Return whether both vocabularies can write a text as it is."""
-        ...
-
-    def encode(
-        self,
-        text: str,
-        *,
-        prefix: str,
-        required: Sequence[str],
-        n_best: int,
-        aligned: int | None,
-        place: int,
-    ) -> Sequence[Any]:
-        """Return what is to be searched for a sentence, in parts if it is long; each
-        has its ``width`` in tokens.
-
-        Raises:
-            LineError: of the kind ``required``, a phrase cannot be required.
-        """
-        ...
-
-    def join(
-        self, encoded: Sequence[Any], parts: Sequence[list[Hypothesis]]
-    ) -> list[Hypothesis]:
-        """Return the translations of a sentence from those of its parts."""
-        ...
-
-
 class Text:
     """A text on its way to its translation: :meth:`encode`, a search of what each cut
     asks, :meth:`settle`, and :meth:`finish`.
@@ -177,33 +141,43 @@ class Text:
     """
 
     def __init__(
-        self, query: Query, engine: SentenceEngine, glossary: Glossary | None = None
+        self, query: Query, engine: Any, glossary: Glossary | None = None
     ) -> None:
         """Cut the text of a query into sentences.
+
+        Args:
+            query: a text, and what is asked for.
+            engine: that translates it: ``languages``, the codes of source and target;
+                ``writes``, which returns whether both vocabularies can write a text;
+                ``encode``, which returns what is to be searched for a sentence, in
+                parts with a ``width`` in tokens, or raises a
+                :class:`~jaxformer.errors.LineError` of the kind ``required``; and
+                ``join``, which returns the translations of a sentence from those of
+                its parts, if there are several.
+            glossary: whose terms translations contain.
 
         Raises:
             InputError: required phrases are asked for of several sentences.
         """
-        self.query, self._glossary = query, glossary
-        self.engine: Any = engine
+        self.query, self.engine = query, engine
+        self._glossary = glossary or Glossary({})
         self._html = Html(query.text, query.tags) if query.format == "html" else None
-        self.cuts: list[Cut] = []
-        self._blocks: list[tuple[Layout, slice]] = []
-        for block in self._html.blocks if self._html else [query]:
+        blocks: Any = self._html.blocks if self._html else [query]
+        self._layouts, self.cuts = list[Layout](), list[Cut]()
+        for block in blocks:
+            objects = block.objects if self._html else {}
             layout = Layout(
                 block.text,
                 engine.languages[0],
                 split_newlines=query.split_newlines and self._html is None,
                 sentences=query.sentences,
             )
-            objects = {} if isinstance(block, Query) else block.objects
-            start, kept = len(self.cuts), "#" * layout.is_message
+            self._layouts.append(layout)
             for piece in layout.pieces:
                 hidden = None
                 if query.placeholders or self._html:
-                    hidden = hide(piece.text, engine.writes, kept)
+                    hidden = hide(piece.text, engine.writes, "#" * layout.is_message)
                 self.cuts.append(Cut(piece, len(self.cuts), objects, hidden))
-            self._blocks.append((layout, slice(start, len(self.cuts))))
         if query.required and len(self.cuts) > 1:
             raise InputError(
                 "required phrases need a text of one sentence: send each sentence as a"
@@ -253,28 +227,18 @@ class Text:
         """Encode a text. Terms that cannot be required of it are left out; the answer
         says if they are missing.
         """
-        terms = self._glossary.terms_in(text) if self._glossary else []
-        terms = terms[: max(0, MOST_REQUIRED - len(required))]
-        linked = self.query.alignment or self._html is not None
-
-        def encode(phrases: Sequence[str]) -> Sequence[Any]:
+        terms = self._glossary.terms_in(text)[: max(0, MOST_REQUIRED - len(required))]
+        phrases, n_best, aligned = [*required, *terms], self.query.n_best, 0
+        if self.query.alignment or self._html:
             # Any translation may have all marks, or a text that no better one has.
-            each = bool(phrases) or self.query.n_best > 1
-            return self.engine.encode(
-                text,
-                prefix=prefix,
-                required=phrases,
-                n_best=self.query.n_best,
-                aligned=0 if not linked else None if each else 1,
-                place=place,
-            )
-
+            aligned = None if phrases or n_best > 1 else 1
+        how: Any = {"n_best": n_best, "aligned": aligned, "place": place}
         try:
-            return encode([*required, *terms])
+            return self.engine.encode(text, prefix=prefix, required=phrases, **how)
         except LineError as error:
             if not terms or error.kind != "required":
                 raise
-            return encode(required)
+            return self.engine.encode(text, prefix=prefix, required=required, **how)
 
     def settle(
         self, cut: Cut, found: Sequence[Sequence[list[Hypothesis]]]
@@ -290,9 +254,8 @@ class Text:
         if cut.hidden is None:
             (hypotheses,) = every
         elif cut.whole:
-            given = [self.query.prefix, *self.query.required]
-            if self._glossary:
-                given += self._glossary.terms_in(cut.hidden.text)
+            terms = self._glossary.terms_in(cut.hidden.text)
+            given = self.query.prefix, *self.query.required, *terms
             hypotheses = cut.hidden.restore(every[0], given)
         else:
             hypotheses = cut.hidden.join(every)
@@ -320,7 +283,7 @@ class Text:
                 [dataclasses.replace(each, alignment=None) for each in own]
                 for own in found
             ]
-        return self.engine.join(ask, found)
+        return found[0] if len(ask) == 1 else self.engine.join(ask, found)
 
     def finish(
         self, results: Sequence[tuple[SentenceResult, list[Hypothesis]]]
@@ -339,9 +302,8 @@ class Text:
         whole = distinct([join(row) for row in rows])
         text = whole[0].text
         unmet = [phrase for phrase in self.query.required if phrase not in text]
-        if self._glossary is not None:
-            for cut, each in zip(self.cuts, rows[0], strict=True):
-                unmet += self._glossary.unmet(cut.piece.text, each.text)
+        for cut, each in zip(self.cuts, rows[0], strict=True):
+            unmet += self._glossary.unmet(cut.piece.text, each.text)
         return Translated(
             text,
             [result for result, _ in results],
@@ -353,14 +315,15 @@ class Text:
 
     def _render(self, row: Sequence[Hypothesis]) -> str:
         if self._html is None:
-            return self._blocks[0][0].join([each.text for each in row])
-        blocks = []
-        for layout, own in self._blocks:
-            filled = layout.fill([each.text for each in row[own]])
+            return self._layouts[0].join([each.text for each in row])
+        blocks, rest = [], iter(row)
+        for layout in self._layouts:
+            own = [*islice(rest, len(layout.pieces))]
+            filled = layout.fill([each.text for each in own])
             blocks.append(
                 [
                     TranslatedPart(*piece[1:], text, each.alignment, gap)
-                    for (gap, piece, text), each in zip(filled, row[own], strict=True)
+                    for (gap, piece, text), each in zip(filled, own, strict=True)
                 ]
             )
         return self._html.render(blocks)
@@ -377,7 +340,7 @@ def best_rows(
     """
     if count == 1:
         return [tuple(own[0] for own in choices)]
-    rows: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
+    rows = [(0.0, tuple[Hypothesis, ...]())]
     for own in choices:
         longer = (
             (score + each.score, (*row, each)) for score, row in rows for each in own
