@@ -168,7 +168,7 @@ class Html:
 
         Args:
             translations: the sentences of each block in order, with their spans of its
-                text. Text outside of the spans is kept.
+                text; all of the text is in a span or a gap.
         """
         rendered = map(Block.render, self.blocks, translations)
         return "".join(chain(*zip(self._kept, chain(rendered, [""]), strict=True)))
@@ -308,7 +308,8 @@ class Block:
         """Return the source of the block with its sentences translated.
 
         Args:
-            parts: the sentences in order; text between them is kept.
+            parts: the sentences in order; the last may be empty, with what is before
+                the end.
         """
         links = [*self._translate(parts)]
         placed, pieces, left = self._place(links[:-1]), list[str](), 0
@@ -335,8 +336,8 @@ class Block:
         """Yield the units of the translation, then the end; words between the parts are
         their own translation.
         """
-        space, size, stop = "", len(self.text), parts[-1].stop if parts else 0
-        for part in (*parts, TranslatedPart(size, size, "", gap=self.text[stop:])):
+        space = ""
+        for part in parts:
             gap = part.start - len(part.gap), part.start, part.gap, None
             for start, stop, target, alignment in (gap, part[:4]):
                 sources = [*_WORD.finditer(self.text, start, stop)]

@@ -79,13 +79,13 @@ class Layout:
         Args:
             translations: one for each of ``pieces``.
         """
-        parts = [gap + text for gap, _, text in self.fill(translations)]
-        return "".join((*parts, self.text[self.pieces[-1].stop if parts else 0 :]))
+        return "".join(gap + text for gap, _, text in self.fill(translations))
 
     def fill(
         self, translations: Sequence[str]
     ) -> Iterator[tuple[str, SentenceSpan, str]]:
-        """Yield what is before each sentence, the sentence, and its translation.
+        """Yield what is before each sentence, the sentence, and its translation; then
+        the end of the text, with what is before it.
 
         White space at the ends of lines, and between sentences of one line, is that of
         the text. Only between a script with spaces and one without it changes, see
@@ -93,14 +93,15 @@ class Layout:
         """
         given, stop = iter(translations), 0
         for line in self._lines:
-            before: tuple[str, str] | None = None
+            left = "", ""
             for piece in line:
                 own = piece.text, next(given).strip()
                 gap, stop = self.text[stop : piece.start], piece.stop
                 if piece is not line[0] and not gap.strip():
-                    gap = _space_between(gap, before, own) if before and own[1] else ""
+                    gap = _space_between(gap, left, own)
                 yield gap, piece, own[1]
-                before = own if own[1] else before
+                left = own if own[1] else left
+        yield self.text[stop:], SentenceSpan("", len(self.text), len(self.text)), ""
 
 
 def _branches(text: str) -> list[tuple[int, int]]:
@@ -144,10 +145,11 @@ def _space_between(gap: str, left: tuple[str, str], right: tuple[str, str]) -> s
 
     Args:
         gap: of the text.
-        left: the sentence on the left and its translation.
+        left: the sentence on the left and its translation; empty: there is none.
         right: the sentence on the right and its translation.
     """
-    ends = [text[-1] for text in left], [text[0] for text in right]
-    if all(is_unspaced(source) == is_unspaced(target) for source, target in ends):
+    ends = [text[-1:] for text in left], [text[:1] for text in right]
+    same = all(is_unspaced(source) == is_unspaced(target) for source, target in ends)
+    if same and left[1] and right[1]:
         return gap
     return spacing(left[1], right[1], gap)

@@ -98,8 +98,7 @@ class Hidden:
         self.fragments = [part.text for part in self._parts if part.translated]
         self._placeholders = dict(zip(marks, pieces[1::2], strict=False))
         self.marks = list(marks)
-        shown = list(pieces)
-        shown[1::2] = marks or pieces[1::2]
+        shown = map(str.__add__, pieces[::2], [*marks, ""])
         self.text = "".join(shown) if marks else ""
         self._around = _trace(" ".join(pieces[::2]))
 
@@ -200,9 +199,9 @@ def _divide(pieces: Sequence[str]) -> Iterator[_Part]:
         for begin, end in bounds:
             own = piece[begin:end]
             if text := own.strip():
-                space += own[: len(own) - len(own.lstrip())]
-                yield _Part(space, text, begin == start < end == stop)
-                space = own[len(own.rstrip()) :]
+                before, _, after = own.partition(text)
+                yield _Part(space + before, text, begin == start < end == stop)
+                space = after
             else:
                 space += own
 

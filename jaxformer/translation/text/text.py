@@ -320,10 +320,11 @@ class Text:
         for layout in self._layouts:
             own = [*islice(rest, len(layout.pieces))]
             filled = layout.fill([each.text for each in own])
+            links = *(each.alignment for each in own), None
             blocks.append(
                 [
-                    TranslatedPart(*piece[1:], text, each.alignment, gap)
-                    for (gap, piece, text), each in zip(filled, own, strict=True)
+                    TranslatedPart(*piece[1:], text, alignment, gap)
+                    for (gap, piece, text), alignment in zip(filled, links, strict=True)
                 ]
             )
         return self._html.render(blocks)
