@@ -42,7 +42,6 @@ _COPIED = _names("acronym code dir kbd math samp svg var")
 _RAW = _names("script style xmp iframe noembed noframes plaintext")
 # Line breaks in these end a sentence.
 _LINES = _names("pre textarea")
-_DEPTH = {"start": 1, "end": -1}
 
 # The first of the characters that represent objects in a text, and how many there are.
 _OBJECT, _OBJECTS = 0xE000, 0x1900
@@ -78,11 +77,10 @@ class Token(NamedTuple):
     """A piece of HTML; the ``raw`` of all are the whole of it."""
 
     raw: str
-    kind: str = "text"
-    """``text``, ``start``, ``end``, or ``void`` (a tag without content, a comment, a
-    declaration, a script).
-    """
     name: str = ""
+    """Of the element, in lower case; ``!`` of a comment or declaration; empty: text."""
+    depth: int = 0
+    """1 of a start tag, -1 of an end tag, 0 of what has no content to translate."""
     block: bool = False
     """Whether it ends a sentence."""
     keep: bool = False
@@ -176,41 +174,34 @@ class Html:
 
 def _read(source: str, tags: Mapping[str, str]) -> Iterator[Piece]:
     """Yield the pieces of HTML; a run of white space is one space."""
-    lines, objects, spaced, last = 0, 0, True, ""
+    lines, objects, spaced, last = 0, 0, True, None
     tokens = tokenize(source, tags)
     for token in tokens:
-        whole, depth = [token.raw], int(token.keep and token.kind == "start")
+        whole, depth = [token.raw], token.depth * token.keep
         while depth and (own := next(tokens, None)):
             whole.append(own.raw)
-            if own.name == token.name:
-                depth += _DEPTH.get(own.kind, 0)
-        if token.name in _LINES and not token.keep:
-            lines += _DEPTH.get(token.kind, 0)
-        is_text = token.kind == "text"
-        for raw in _PIECE.findall(token.raw) if is_text else ["".join(whole)]:
-            text = html.unescape(raw) if is_text else ""
-            is_space = text.isspace()
+            depth += own.depth * (own.name == token.name)
+        lines += token.depth * (token.name in _LINES and not token.keep)
+        for raw in ["".join(whole)] if token.name else _PIECE.findall(token.raw):
+            text = "" if token.name else html.unescape(raw)
             copied = token.keep or bool(_PRIVATE.match(text))
-            ends = not last or (lines > 0 and {*raw} & {*"\r\n"})
-            if token.block or (is_space and ends):
+            is_edge = last is None or (lines > 0 and {*raw} & {*"\r\n"})
+            is_end = token.block or (copied and objects == _OBJECTS)
+            if is_end or (is_edge and text.isspace()):
                 yield Piece(raw, tag=_END)
-                objects, spaced, last = 0, True, ""
+                objects, spaced, last = 0, True, None
                 continue
-            if is_space:
-                yield Piece(raw, "" if spaced else " ")
+            if text.isspace():
+                text = "" if spaced else " "
+            elif copied:
+                text, objects = chr(_OBJECT + objects), objects + 1
+            elif token.depth > 0 and last == -1 and not spaced:
+                yield Piece("", " ")  # two links are two words
                 spaced = True
-            elif copied and objects < _OBJECTS:
-                yield Piece(raw, chr(_OBJECT + objects))
-                objects, spaced = objects + 1, False
-            elif is_text and not copied:
-                yield Piece(raw, text.strip(_INVISIBLE))
-                spaced = spaced and text in _INVISIBLE
-            else:
-                if token.kind == "start" and last == "end" and not spaced:
-                    yield Piece("", " ")  # two links are two words
-                    spaced = True
-                yield Piece(raw, tag=Token(raw, "void") if copied else token)
-            last = token.kind
+            tag = token if token.name and not copied else None
+            yield Piece(raw, text.strip(_INVISIBLE), tag)
+            spaced = text == " " or (spaced and text in _INVISIBLE)
+            last = token.depth
 
 
 def tokenize(source: str, tags: Mapping[str, str]) -> Iterator[Token]:
@@ -226,16 +217,16 @@ def tokenize(source: str, tags: Mapping[str, str]) -> Iterator[Token]:
         rule = tags.get(name, tags.get("*")) if name else None
         block = rule == "block" or (rule != "inline" and name in _BLOCKS)
         is_void = not name or name in _VOID or bool(_EMPTY.search(attributes))
-        kind = "end" if end else "void" if is_void else "start"
+        depth = -1 if end else int(not is_void)
         keep = rule == "keep" or name in _COPIED or bool(_KEEP.search(attributes))
         # An empty x is what XLIFF and programs put in place of something.
         keep |= name == "x" and (is_void or source.startswith("</x>", place))
-        if kind == "start" and name in _RAW:
+        if depth > 0 and name in _RAW:
             pattern = rf"</{name}(?=[\s/>])[^>]*+>"
-            close, kind = re.compile(pattern, re.I).search(source, place), "void"
+            close, depth = re.compile(pattern, re.I).search(source, place), 0
             place = close.end() if close else len(source)
         raw = source[found.start() : place]
-        yield Token(raw, kind, name, block, keep and not end)
+        yield Token(raw, name or "!", depth, block, keep and not end)
     if place < len(source):
         yield Token(source[place:])
 
@@ -287,14 +278,14 @@ class Block:
             if tag is None:
                 continue
             number = len(parents)
-            if tag.kind == "end" and any(tag.name == name for name, _ in begun):
+            if tag.depth < 0 and any(tag.name == name for name, _ in begun):
                 # Those in it that have no end tag have no content.
                 while begun[-1][0] != tag.name:
                     begun.pop()
                 number = -begun.pop()[1]
             else:
                 parents.append(begun[-1][1])
-                if tag.kind == "start" and len(begun) <= _DEEPEST:
+                if tag.depth > 0 and len(begun) <= _DEEPEST:
                     begun.append((tag.name, number))
             self._raw[number] = raw
             self._places[number] = min(len(self._tags) - 1, len(self.text))

@@ -52,7 +52,7 @@ def same(text):
 
 def tags(html):
     """Return the tags, comments and copied objects of HTML."""
-    return [token.raw for token in tokenize(html, {}) if token.kind != "text"]
+    return [token.raw for token in tokenize(html, {}) if token.name]
 
 
 # --- generated HTML
