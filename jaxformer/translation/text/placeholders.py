@@ -14,7 +14,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 from unicodedata import category
 
@@ -149,9 +149,7 @@ class Hidden:
 
         def number(words: Sequence[int | None], shown: str) -> list[int | None]:
             lengths = [len(self.show(word).split()) for word in shown.split()]
-            starts = [0, *accumulate(lengths[:-1])]
-            most = len(starts) - 1
-            return [None if word is None else starts[min(word, most)] for word in words]
+            return [None if word is None else sum(lengths[:word]) for word in words]
 
         return dataclasses.replace(
             alignment,
