@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import hmac
 import ipaddress
 import math
 import re
@@ -17,8 +15,8 @@ from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
+from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError
-from jaxformer.serving.config import read_entries
 from jaxformer.serving.errors import ServingError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -26,17 +24,27 @@ _LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})")
 
 
 def load_keys(path: str | Path) -> dict[str, str]:
-    """Read a file of lines ``name:digest``, see :func:`make_key`.
+    """Read a file of lines ``name:digest``, see :func:`make_key`; a client may have
+    several keys. Empty lines and lines that begin with ``#`` are passed over.
+
+    Returns:
+        The names of clients by the digests of their keys.
 
     Raises:
-        InputError: see :func:`~jaxformer.serving.config.read_entries`.
+        InputError: the file cannot be read, has no key, or a line of another form.
     """
-    form = (
-        "a name of letters and digits, a colon, and the SHA-256 digest of a key in"
-        " hexadecimal"
-    )
-    found = read_entries(path, "keys", _LINE, entry="name", form=form)
-    return {name: digest.lower() for name, digest in found.items()}
+    found: dict[str, str] = {}
+    for number, line in enumerate(map(str.strip, open_lines([path], empty=True)), 1):
+        if match := _LINE.fullmatch(line):
+            found[match[2].lower()] = match[1]
+        elif line and not line.startswith("#"):  # it may be a key: it is not shown
+            raise InputError(
+                f"{path}, line {number} must be a name of letters and digits, a colon,"
+                " and the SHA-256 digest of a key in hexadecimal"
+            )
+    if not found:
+        raise InputError(f"{path} has no keys: add one")
+    return found
 
 
 def make_key(name: str) -> tuple[str, str]:
@@ -65,7 +73,7 @@ class Access:
     """The keys and rates of a server.
 
     Attributes:
-        keys: digests of keys by the names of clients; None: everybody may ask.
+        keys: names of clients by the digests of keys; None: everybody may ask.
     """
 
     def __init__(self, keys: Mapping[str, str] | None, per_minute: int) -> None:
@@ -77,8 +85,6 @@ class Access:
     def identify(self, given: Iterable[object], address: str) -> str:
         """Return the identity of a client: its key, or else its network.
 
-        The time that this takes tells nothing about the keys.
-
         Args:
             given: what may be its key.
             address: of the client.
@@ -89,14 +95,9 @@ class Access:
         if self.keys is None:
             return f"address {_network(address)}"
         asked = [_digest(each) for each in given if isinstance(each, str) and each]
-        found = [
-            name
-            for name, own in self.keys.items()
-            for each in asked
-            if hmac.compare_digest(own, each)
-        ]
-        if found:
-            return f"key {found[0]}"
+        for each in asked:
+            if each in self.keys:
+                return f"key {self.keys[each]}"
         raise ServingError(
             403,
             "key",
@@ -131,14 +132,11 @@ class Access:
             )
 
 
-@functools.lru_cache(1024)
 def _network(address: str) -> str:
     """Return an address, or the network of 64 bits of one of IPv6: one client."""
+    address = address.removeprefix("::ffff:").partition("%")[0]
     try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
+        network = ipaddress.IPv6Network(f"{address}/64", strict=False)
+    except ValueError:  # of IPv4, or a socket of the file system
         return address
-    if parsed.version == 4:
-        return address
-    network = ipaddress.ip_network((int(parsed), 64), strict=False)
-    return str(parsed.ipv4_mapped or network)
+    return str(network)

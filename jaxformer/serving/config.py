@@ -6,10 +6,8 @@ import dataclasses
 import ipaddress
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.files import describe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,56 +118,6 @@ class ServingConfig:
                     f"serving.trusted_proxy must be like 127.0.0.1, not {address!r}: an"
                     " IP address or network; or *"
                 )
-
-
-def read_entries(
-    path: str | Path,
-    kind: str,
-    pattern: re.Pattern[str],
-    *,
-    entry: str,
-    form: str,
-) -> dict[str, str]:
-    """Read a file of names and values, one of each on a line, in UTF-8.
-
-    Empty lines and lines that begin with ``#`` are passed over.
-
-    Args:
-        path: of the file.
-        kind: what the file has, such as ``keys``. Those are not shown in errors.
-        pattern: of a line, with groups for its name and its value.
-        entry: a word for a name.
-        form: that of the pattern in words.
-
-    Raises:
-        InputError: the file cannot be read, has no line, or one of another form or with
-            the name of another.
-    """
-    try:
-        lines = Path(path).read_text("utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(
-            f"cannot read the {kind} in {path}: {describe(error)}; name another file"
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError(f"the {kind} in {path} must be UTF-8: encode it so") from None
-    found: dict[str, str] = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if not line or line.startswith("#"):
-            continue
-        place, match = f"{path}, line {number}", pattern.fullmatch(line)
-        if match is None:
-            shown = "" if kind == "keys" else f", not {line!r}"
-            raise InputError(f"{place} must be {form}{shown}")
-        name, value = match.groups()
-        if name in found:
-            raise InputError(
-                f"{place} has the {entry} {name!r} of an earlier line: leave one out"
-            )
-        found[name] = value
-    if not found:
-        raise InputError(f"{path} has no {kind}: add one")
-    return found
 
 
 def _is_network(address: str) -> bool:

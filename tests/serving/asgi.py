@@ -93,7 +93,8 @@ def served(
     loaded: Any = list(engines) or [FakeEngine()]
     service = Service(lambda: loaded, configure(keys=key_file, **config), glossaries)
     if keys:
-        service.access = Access(keys, config.get("rate", 0))
+        names = {digest: name for name, digest in keys.items()}
+        service.access = Access(names, config.get("rate", 0))
     return run_ready(service, lambda: work(make_app(service), service))
 
 

@@ -33,7 +33,6 @@ async def translate(app, text, path="/v1/translate", **headers):
         ("x:" + "0" * 64 + "\nsecret", "line 2 must be a name"),
         ("an n:" + "0" * 64, "line 1 must be a name"),
         ("x:" + "0" * 63, "line 1 must be a name"),
-        ("x:" + "0" * 64 + "\nx:" + "1" * 64, "line 2 has the name 'x'"),
     ],
 )
 def test_a_wrong_file_is_refused_without_being_shown(tmp_path, text, message):
@@ -47,10 +46,10 @@ def test_a_wrong_file_is_refused_without_being_shown(tmp_path, text, message):
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     """None, or not of UTF-8."""
-    with pytest.raises(InputError, match="cannot read the keys"):
+    with pytest.raises(InputError, match="no file"):
         load_keys(tmp_path / "none")
     (tmp_path / "keys").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="must be UTF-8"):
+    with pytest.raises(InputError, match="UTF-8"):
         load_keys(tmp_path / "keys")
 
 

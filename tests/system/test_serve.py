@@ -184,7 +184,7 @@ def test_mistakes_of_the_command_line_have_one_line_each(tmp_path):
         ([given, "--cors=example.org"], 2, "--cors must be like https://example.org"),
         ([given, "--trusted_proxy=localhost"], 2, "not 'localhost': an IP address"),
         ([given, "--host=no.such.host.invalid"], 1, "cannot listen on no.such"),
-        ([given, f"--keys={tmp_path}/keys"], 1, "cannot read the keys"),
+        ([given, f"--keys={tmp_path}/keys"], 1, "no file"),
     ):
         outcome = runs.call("serve", "--port=0", *options)
         assert outcome.code == code, outcome
