@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
         decoding=decoding,
         shortlist=options.shortlist,
         rows=config.rows,
-        concurrent=config.searches > 1,
+        searches=config.searches,
         say=say,
     )
     serve(load, config, show=lambda line: write_output(None, [line]), say=say)

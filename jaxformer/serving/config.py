@@ -52,11 +52,11 @@ class ServingConfig:
         help="most sentences of a batch (default: 16 on a CPU, 64 on a GPU or TPU)",
     )
     searches: int = key(
-        1,
-        least=1,
+        0,
+        least=0,
         most=64,
         flag="N",
-        help="batches that are searched at a time; more pay where cores are idle",
+        help="batches searched at a time (default: 2 on a CPU of two or more cores)",
     )
     queue: int = key(
         1024,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,10 +43,12 @@ from jaxformer.translation.batch import (
     rows_of_batch,
 )
 from jaxformer.translation.codec import Passage
+from jaxformer.translation.compiled import count_workers
 from jaxformer.translation.options import SourceLine
 from jaxformer.translation.results import Attention, Hypothesis, PairScore
 from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.stream import LineSearch
+from jaxformer.translation.text.placeholders import hide
 from jaxformer.translation.text.text import MOST_REQUIRED
 from jaxformer.translation.translator import Translator
 
@@ -83,6 +84,7 @@ class TranslationEngine:
         positions: most tokens of either side.
         parameters: number of the model's parameters.
         longest: most tokens of a source that is searched at once.
+        searches: batches that are searched at the same time.
         programs: of the searches, and of passes over pairs.
     """
 
@@ -91,8 +93,7 @@ class TranslationEngine:
         translator: Translator,
         name: str = "",
         rows: int = 0,
-        *,
-        concurrent: bool = False,
+        searches: int = 0,
     ) -> None:
         """Plan the programs; none is compiled yet.
 
@@ -101,9 +102,11 @@ class TranslationEngine:
             name: of the run.
             rows: most sentences of a batch on each device; 0: 16 on a CPU, 64 on a GPU
                 or TPU.
-            concurrent: whether other batches are searched at the same time.
+            searches: batches that are searched at the same time; 0: 2 on a CPU with two
+                or more cores, else 1.
         """
-        self.translator, self.name, self._concurrent = translator, name, concurrent
+        self.translator, self.name = translator, name
+        self.searches = searches or min(2, count_workers(translator.models.devices))
         self.languages = translator.languages
         self.checkpoint = str(translator.checkpoint)
         decoding, codec = translator.decoding, translator.codec
@@ -126,24 +129,14 @@ class TranslationEngine:
     def _plan(self, rows: int) -> list[Program]:
         decoding, models = self.translator.decoding, self._searches[PLAIN].models
         beam = 1 if decoding.sample else decoding.beam_size
-        most = decoding.tokens_per_batch
         extra = max(self.longest, decoding.max_extra_length)
-        planned = plan(self.longest, min(self.longest + extra, self.positions), rows)
-        return list(
-            dict.fromkeys(
-                each
-                if each.use == PAIRS
-                else each._replace(
-                    rows=rows_of_batch(
-                        models.devices * min(each.rows, max(1, most // each.width)),
-                        beam,
-                        models,
-                    )
-                )
-                for each in planned
-                if each.use in (*self._searches, PAIRS)
-            )
-        )
+        found = dict[Program, None]()
+        for each in plan(self.longest, min(self.longest + extra, self.positions), rows):
+            if each.use in (*self._searches, PAIRS):
+                most = max(1, decoding.tokens_per_batch // each.width)
+                least = models.devices * min(each.rows, most)
+                found[each._replace(rows=rows_of_batch(least, beam, models))] = None
+        return list(found)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -158,7 +151,7 @@ class TranslationEngine:
             return False
         if program.use == PAIRS:
             end = [self.translator.codec.frame.end]
-            jax.block_until_ready(self._read(end, end, width=program.width))
+            jax.block_until_ready(self._read(end, end, program.width))
         else:
             self._search(program, [])
         self.programs.done |= {program}
@@ -208,10 +201,13 @@ class TranslationEngine:
             (passage,), sentences = search.prepare([line])
         except LineError as error:
             if error.kind == "source":
-                raise self._too_long(text) from None
+                codec = self.translator.codec
+                given = len(codec.vocabularies.source.encode(text)) + codec.frame.added
+                _check_length("a sentence", given, self.longest)
             if error.kind == "required":
                 raise
-            raise _cannot_write(f"a sentence {error.fault}", "prefix") from None
+            fault = f"a sentence {error.fault}"
+            raise ServingError(422, "cannot_write", fault, field="prefix") from None
         for each in sentences:
             most = max([len(each.required), *map(len, each.required)])
             if most > MOST_REQUIRED:
@@ -230,7 +226,7 @@ class TranslationEngine:
         found = [(encoded.kind, encoded.width)]
         if encoded.aligned != 0:
             length = encoded.width + self.translator.decoding.max_extra_length
-            found.append((PAIRS, min(length, self.programs.widths(PAIRS)[-1])))
+            found.append((PAIRS, min(length, self.programs.longest(PAIRS))))
         return found
 
     def writes(self, text: str) -> bool:
@@ -244,8 +240,6 @@ class TranslationEngine:
         """Return the translations of a sentence from those of its parts, of which
         there is one or more.
         """
-        if len(parts) == 1:
-            return parts[0]
         return self._searches[encoded[0].kind].join(encoded[0].passage, parts)
 
     def search(
@@ -288,7 +282,7 @@ class TranslationEngine:
             required=(MOST_REQUIRED, MOST_REQUIRED) if use == TERMS else None,
             listed=size,
         )
-        return self._searches[use].search(batch, shape, concurrent=self._concurrent)
+        return self._searches[use].search(batch, shape, concurrent=self.searches > 1)
 
     def _align(
         self, encoded: EncodedSentence, found: list[Hypothesis] | Exception
@@ -304,29 +298,21 @@ class TranslationEngine:
         linked = []
         for each in found[:count]:
             alignment, target = None, [*before, *self.words.encode(each.tokens)]
-            if max(len(ids), len(target)) <= self.programs.widths(PAIRS)[-1]:
-                links = np.asarray(self._read(ids, target).links)
+            given = max(len(ids), len(target))
+            if given <= self.programs.longest(PAIRS):
+                links = np.asarray(
+                    self._read(ids, target, self._fit(given, given)).links
+                )
                 alignment = given_pairs.link(codec, ids, target, links)
             linked.append(dataclasses.replace(each, alignment=alignment))
         return linked + found[count:]
 
     def _read(
-        self,
-        source: Sequence[int],
-        target: Sequence[int],
-        place: int = 0,
-        width: int | None = None,
+        self, source: Sequence[int], target: Sequence[int], width: int, place: int = 0
     ) -> given_pairs.Reading:
-        longest = max(len(source), len(target))
-        return given_pairs.read(
-            self.translator.models,
-            source,
-            target,
-            width=width or self.programs.choose(PAIRS, 1, longest).width,
-            layer=self._layer or 1,
-            place=place,
-            first=MOST_ATTENDED,
-        )
+        how: Any = {"first": MOST_ATTENDED, "layer": self._layer or 1, "place": place}
+        models = self.translator.models
+        return given_pairs.read(models, source, target, width=width, **how)
 
     def attend(
         self, text: str, translation: str, k: int = 0
@@ -340,14 +326,14 @@ class TranslationEngine:
         if not text.strip():
             message = "attention needs a sentence that is not blank: give one"
             raise ServingError(400, "missing", message, field="text")
-        source, target = self._encode_pair(text, translation, MOST_ATTENDED)
-        found = jax.device_get(self._read(source, target))
+        source, target, width = self._encode_pair(text, translation, MOST_ATTENDED)
+        found = self._read(source, target, width)
         models, codec = self.translator.models, self.translator.codec
         pieces = codec.vocabularies.target.pieces
-        likely = (own[: len(target), :k].tolist() for own in found.likely)
+        values, tokens = (np.asarray(own)[: len(target), :k] for own in found.likely)
         return given_pairs.show_attention(models, codec, source, target, found), [
-            list(zip(pieces(tokens), map(math.exp, values), strict=True))
-            for values, tokens in zip(*likely, strict=True)
+            list(zip(pieces(own), map(math.exp, row), strict=True))
+            for own, row in zip(tokens, values, strict=True)
         ]
 
     def alternatives(self, text: str, prefix: str, k: int) -> list[Alternative]:
@@ -356,6 +342,8 @@ class TranslationEngine:
 
         The words begin with the pieces that are most probable after the prefix. Each is
         completed by a search, whose other hypotheses add words.
+
+        A text with placeholders is searched with marks in their place.
 
         Args:
             text: a sentence.
@@ -366,46 +354,59 @@ class TranslationEngine:
             ServingError: 422, the text is too long for one search, or the prefix cannot
                 be written.
         """
-        parts = self.encode(text, prefix=prefix, aligned=None)
-        if len(parts) > 1:
-            raise self._too_long(text)
+        hidden, marks = hide(text, self.writes), list[str]()
+        if hidden is not None:
+            text, prefix, marks = hidden.text, hidden.hide(prefix), hidden.marks
+        try:
+            parts = self.encode(text, prefix=prefix, required=marks, n_best=2)
+        except LineError:  # the marks cannot be required
+            return []
+        words, given = self.words, sum(each.width for each in parts)
+        _check_length("a text whose words have alternatives", given, self.longest)
         if not parts:
             return []
-        sentence = parts[0].sentence
-        begin = [*sentence.prefixes[0]] if sentence.prefixes else []
-        decoding, positions = self.translator.decoding, self.positions
-        if len(begin) + 1 >= most_tokens(decoding, sentence.words, positions):
+        (own,) = parts
+        sentence, frame = own.sentence, self.translator.codec.frame
+        begin = [*next(iter(sentence.prefixes), ())]
+        most = most_tokens(self.translator.decoding, sentence.words, self.positions)
+        if len(begin) + 1 >= most:
             return []
-        before = len(begin) - len(self.translator.codec.frame.target_before)
-        words, likely = self.words, self._next_tokens(sentence, begin)
-        pieces = [each for each in likely if words.may_begin(each, first=not before)]
-        asked = [
-            dataclasses.replace(
-                parts[0], sentence=sentence._replace(prefixes=[[*begin, token]])
-            )
-            for token in pieces[:k]
-        ]
+        before = len(begin) - len(frame.target_before)
+        likely = self._next_tokens(sentence, begin)
+        first = [each for each in likely if words.begins(each, first=not before)]
+        asked = [sentence._replace(prefixes=[[*begin, token]]) for token in first[:k]]
         completed: list[Hypothesis] = []
-        for found in self.search(RICH, asked)[0]:
-            if isinstance(found, Exception):
-                raise found
-            completed += found
+        found, _ = self.search(
+            own.kind, [dataclasses.replace(own, sentence=each) for each in asked]
+        )
+        for each in found:
+            if isinstance(each, Exception):
+                raise each
+            completed += hidden.restore(each, [prefix]) if hidden else each
+        best: dict[str, tuple[Alternative, list[int]]] = {}
+        for each in sorted(completed, key=lambda each: -each.score):
+            word, ids = words.read(each, before)
+            if word.word:
+                best.setdefault(word.word, (word, ids))
 
-        def ending(ids: Sequence[int]) -> float:
+        def whole(own: Alternative, ids: Sequence[int]) -> Alternative:
             after = [*begin, *ids[before:]]
-            if len(after) >= min(MOST_READ, self.programs.widths(PAIRS)[-1]):
-                return 1.0  # no token has room after it
+            shown = own._replace(word=hidden.show(own.word)) if hidden else own
+            if len(after) >= min(MOST_READ, self.programs.longest(PAIRS)):
+                return shown  # no token has room after it
             likely = self._next_tokens(sentence, after).items()
-            return sum(value for token, value in likely if words.ends(token))
+            ends = sum(value for token, value in likely if words.ends(token))
+            return shown._replace(probability=own.probability * ends)
 
-        return words.rank(completed, before, k, ending)
+        shown = sorted(best.values(), key=lambda own: -own[0].probability)[:k]
+        return sorted(itertools.starmap(whole, shown), key=lambda own: -own.probability)
 
     def _next_tokens(self, sentence: Sentence, begin: list[int]) -> dict[int, float]:
         """Return the most probable tokens after others with their probabilities."""
         target = [*begin, self.translator.codec.frame.end]
-        self._check_pair(max(len(sentence.ids), len(target)))
-        found = jax.device_get(self._read(sentence.ids, target, len(begin)).next)
-        values, tokens = (own.tolist() for own in found)
+        width = self._fit(max(len(sentence.ids), len(target)))
+        found = self._read(sentence.ids, target, width, len(begin)).next
+        values, tokens = (np.asarray(own).tolist() for own in found)
         return dict(zip(tokens, map(math.exp, values), strict=True))
 
     def score(self, pair: Pair) -> PairScore:
@@ -414,42 +415,34 @@ class TranslationEngine:
         Raises:
             ServingError: 422, a side is too long.
         """
-        source, target = self._encode_pair(pair.source, pair.target)
+        source, target, width = self._encode_pair(pair.source, pair.target)
         skip = len(self.translator.codec.frame.target_before)
-        values = np.asarray(self._read(source, target).log_probabilities)
+        values = np.asarray(self._read(source, target, width).log_probabilities)
         return PairScore(float(values[skip : len(target)].sum()), len(target) - skip)
 
     def _encode_pair(
         self, source: str, target: str, most: int = MOST_READ
-    ) -> tuple[list[int], list[int]]:
+    ) -> tuple[list[int], list[int], int]:
+        """Return the tokens of a pair, and the width of the program that reads it."""
         codec = self.translator.codec
         (longest,) = codec.measure([source], [target])
-        self._check_pair(longest, most)
+        width = self._fit(longest, most)
         (own,), (other,) = (
             codec.encode_sources([source]),
             codec.encode_targets([target]),
         )
-        return own, other
+        return own, other, width
 
-    def _check_pair(self, given: int, most: int = MOST_READ) -> None:
-        """Check the tokens of the longer side of a pair.
+    def _fit(self, given: int, most: int = MOST_READ) -> int:
+        """Return the width of the program that reads a pair.
 
         Raises:
-            ServingError: 422, they are too many.
+            ServingError: 422, a side has too many tokens.
         """
-        limit = min(most, self.programs.widths(PAIRS)[-1])
-        if given > limit:
-            what, code = "a pair has", "sentence_too_long"
-            if most == MOST_ATTENDED:
-                what, code = "attention and steps are shown for", "too_many_tokens"
-            message = f"{what} at most {limit} tokens a side, not {given}: shorten it"
-            raise _too_long(message, limit, given, code)
-
-    def _too_long(self, text: str) -> ServingError:
-        codec, limit = self.translator.codec, self.longest
-        given = len(codec.vocabularies.source.encode(text)) + codec.frame.added
-        fault = f"a sentence has {given} tokens, and the model takes {limit} at once"
-        return _too_long(f"{fault}: shorten it", limit, given)
+        limit = min(most, self.programs.longest(PAIRS))
+        code = "sentence_too_long" if most > MOST_ATTENDED else "too_many_tokens"
+        _check_length("a side of a pair", given, limit, code)
+        return self.programs.choose(PAIRS, 1, given).width
 
 
 def plan_searches(translator: Translator) -> dict[str, LineSearch]:
@@ -504,21 +497,19 @@ def load_engines(
                 found.languages,
                 tagged=bool(found.codec.frame.source_before),
             )
-        name = os.path.basename(os.path.abspath(run))
+        name = Path(run).absolute().name
         engines.append(TranslationEngine(found, name, **how))
         for note in describe_choices((source, target), found.languages):
             say(note)
     return engines
 
 
-def _too_long(
-    message: str, limit: int, given: int, code: str = "sentence_too_long"
-) -> ServingError:
-    return ServingError(422, code, message, field="text", limit=limit, given=given)
-
-
-def _cannot_write(message: str, field: str) -> ServingError:
-    return ServingError(422, "cannot_write", message, field=field)
+def _check_length(
+    what: str, given: int, limit: int, code: str = "sentence_too_long"
+) -> None:
+    if given > limit:
+        fault = f"{what} has at most {limit} tokens here, not {given}: shorten it"
+        raise ServingError(422, code, fault, field="text", limit=limit, given=given)
 
 
 def _cannot_require(fault: str) -> LineError:

@@ -6,23 +6,24 @@ Starlette's own class hides a client that leaves.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import secrets
-import time
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import URL, Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.errors import ServingError
+from jaxformer.serving.service import Service
+from jaxformer.serving.telemetry import Exchange
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # Added where an answer has no header of that name.
 _SAFE = {
     "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src"
+    " 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action"
+    " 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -45,54 +46,25 @@ def allowed_hosts(host: str, more: Collection[str] = ()) -> frozenset[str]:
     return frozenset(names | (_LOOPBACK if host.strip("[]") in _LOOPBACK else set()))
 
 
-@dataclasses.dataclass
-class Exchange:
-    """A request and what became of it, for the log and the metrics.
-
-    Attributes:
-        id: of the request.
-        scope: of ASGI.
-        status: of the answer; 499: its client left.
-        is_over: whether all of the answer has been sent.
-        code: of the error that is the answer.
-        fault: what caused an error 500.
-        facts: of a translation.
-    """
-
-    id: str
-    scope: Scope
-    begun: float = dataclasses.field(default_factory=time.monotonic)
-    status: int = 499
-    is_over: bool = False
-    code: str | None = None
-    fault: BaseException | None = None
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
 class RequestMiddleware:
     """Reads the body, cancels the work of a client that leaves, and notes the end."""
 
     def __init__(
         self,
         app: ASGIApp,
-        config: ServingConfig,
-        *,
-        refuse: Callable[[Scope, ServingError], ASGIApp],
-        begun: Callable[[], None],
-        done: Callable[[Exchange], None],
+        service: Service,
+        refuse: Callable[[Request, ServingError], Awaitable[ASGIApp]],
     ) -> None:
         """Wrap an application.
 
         Args:
             app: that answers.
-            config: of the limits.
-            refuse: writes an error in the form of a path's protocol.
-            begun: called at the beginning of each request.
-            done: called at its end.
+            service: with the limits, and what counts requests.
+            refuse: writes an error in the form of a request's protocol.
         """
-        self._app, self._most, self._root = app, config.max_body, config.root_path
-        self._hosts = allowed_hosts(config.host, config.allowed_host)
-        self._refuse, self._begun, self._done = refuse, begun, done
+        self._app, self._config, self._refuse = app, service.config, refuse
+        self._hosts = allowed_hosts(service.config.host, service.config.allowed_host)
+        self._metrics = service.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -102,7 +74,7 @@ class RequestMiddleware:
         # A route of GET answers HEAD, without the body that the server leaves out.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         id = Headers(scope=scope).get("x-request-id") or secrets.token_hex(8)
-        own = {**scope, "method": method, "root_path": self._root}
+        own = {**scope, "method": method, "root_path": self._config.root_path}
         own["exchange"] = exchange = Exchange(id, own)
 
         async def reply(message: Message) -> None:
@@ -115,19 +87,20 @@ class RequestMiddleware:
                 exchange.is_over = True
             await send(message)
 
-        self._begun()
+        self._metrics.count("requests_in_flight")
         try:
             body = await self._read(own, receive)
             if body is not None:
                 await self._answer(exchange, body, receive, reply)
         except ServingError as error:
-            await self._refuse(own, error)(own, receive, reply)
+            answer = await self._refuse(Request(own), error)
+            await answer(own, receive, reply)
         except Exception as error:  # it has been answered with 500
             exchange.fault = error
         finally:
             if not (exchange.is_over or exchange.fault):
                 exchange.status = 499
-            self._done(exchange)
+            self._metrics.finished(exchange)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the body; None: the client has gone.
@@ -138,16 +111,16 @@ class RequestMiddleware:
         Raises:
             ServingError: 413, it is too long; 421, the server has another name.
         """
-        body, size, more = bytearray(), 0, True
+        body, size, more, most = bytearray(), 0, True, self._config.max_body
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             more, part = message.get("more_body", False), message.get("body", b"")
             size += len(part)
-            body += part if size <= self._most else b""
-        host = _host_name(Headers(scope=scope).get("host", ""))
-        if self._hosts and host and host not in self._hosts:
+            body += part if size <= most else b""
+        host = (URL(scope=scope).hostname or "localhost").rstrip(".")
+        if self._hosts and host not in self._hosts:
             raise ServingError(
                 421,
                 "host",
@@ -155,9 +128,9 @@ class RequestMiddleware:
                 " its operator allow this one (--allowed_host)",
                 field="Host",
             )
-        if size > self._most:
-            message = f"a body has at most {self._most:,} bytes: send less at once"
-            raise ServingError(413, "body_too_large", message, limit=self._most)
+        if size > most:
+            message = f"a body has at most {most:,} bytes: send less at once"
+            raise ServingError(413, "body_too_large", message, limit=most)
         return bytes(body)
 
     async def _answer(
@@ -185,10 +158,3 @@ class RequestMiddleware:
             task.uncancel()
         finally:
             gone.cancel()
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a Host header, without its port."""
-    name = host.lower().strip()
-    name = name[: name.find("]")] if name.startswith("[") else name.partition(":")[0]
-    return name.strip("[").rstrip(".")

@@ -20,8 +20,8 @@ alternatives.
 """
 
 PLAIN, RICH, TERMS, PAIRS = "plain", "rich", "terms", "pairs"
-# The programs that can do the work of a use.
-_HOLDING = {PLAIN: (PLAIN, RICH), RICH: (RICH,), TERMS: (TERMS,), PAIRS: (PAIRS,)}
+CALL = "call"
+"""What is not a sentence: it calls programs itself, alone."""
 _READY = 64  # a server is ready when it can translate sentences of so many tokens
 
 
@@ -100,13 +100,17 @@ class Programs:
         self._wanted = self._holding(use, width, self.all)[0]
         return False
 
-    def widths(self, use: str) -> list[int]:
-        """Return the widths of a use, ascending: sentences wait in a queue of each."""
-        return sorted({each.width for each in self._holding(use, 0, self.all)})
+    def longest(self, use: str) -> int:
+        """Return the width of the widest program of a use."""
+        return max(each.width for each in self._holding(use, 0, self.all))
+
+    def fit(self, use: str, width: int) -> int:
+        """Return the width of the narrowest program that holds a sentence."""
+        return min(each.width for each in self._holding(use, width, self.all))
 
     def rows(self, use: str) -> int:
         """Return the most sentences of a batch by now."""
-        return max(each.rows for each in self._holding(use, 0, self.done))
+        return max((each.rows for each in self._holding(use, 0, self.done)), default=1)
 
     def choose(self, use: str, count: int, width: int) -> Program:
         """Return the cheapest compiled program for a batch, which is searched in parts
@@ -120,5 +124,6 @@ class Programs:
         return min(self._holding(use, width, self.done), key=cost)
 
     def _holding(self, use: str, width: int, among: Iterable[Program]) -> list[Program]:
-        found = (each for each in among if each.use in _HOLDING[use])
-        return [each for each in found if each.width >= width]
+        # The whole beam has the best translation, too.
+        uses = (use, RICH) if use == PLAIN else (use,)
+        return [each for each in among if each.use in uses and each.width >= width]

@@ -27,7 +27,6 @@ from jaxformer.serving.service import Service
 from jaxformer.serving.telemetry import LOG
 from jaxformer.translation.text.glossary import load_glossaries
 
-_KEEP_ALIVE = 5  # seconds
 _MOST_HEAD = 65_536  # bytes of the head of a request, with its query
 
 
@@ -61,7 +60,10 @@ def serve(
         def tell(step: str) -> None:
             done, of = service.programs
             if step in ("ready", "warm"):
-                _freeze_heap()
+                # Compiling creates so many objects that a full collection pauses all
+                # requests for about a second.
+                gc.collect()
+                gc.freeze()
             if step == "failed":
                 server.should_exit = True
             elif step == "loaded":
@@ -135,10 +137,8 @@ class Server(uvicorn.Server):
                 log_config=None,
                 log_level="critical",  # its errors may show texts
                 access_log=False,
-                proxy_headers=bool(config.trusted_proxy),
                 forwarded_allow_ips=list(config.trusted_proxy),
                 server_header=False,
-                timeout_keep_alive=_KEEP_ALIVE,
                 timeout_graceful_shutdown=max(1, round(config.grace)),
             )
         )
@@ -168,25 +168,12 @@ class Server(uvicorn.Server):
             signals.end()
 
 
-def _freeze_heap() -> None:
-    """Exclude all present objects from garbage collections.
-
-    Compiling creates so many objects that a full collection pauses all requests for
-    about a second.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def notify(state: str) -> None:
     """Tell systemd a state, such as ``READY=1``, if it has started the process."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address or not hasattr(socket, "AF_UNIX"):
-        return
+    address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith("@"):
         address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(state.encode(), address)
-    except OSError as error:
-        sys.stderr.write(f"jaxformer: warning: $NOTIFY_SOCKET: {describe(error)}\n")
+    with contextlib.suppress(OSError):
+        if address:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(state.encode(), address)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import (
     AsyncIterator,
     Callable,
     Coroutine,
-    Iterator,
+    Iterable,
     Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import jax
 
 from jaxformer import __version__
 from jaxformer.data.language_identification import rank_languages
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LineError
 from jaxformer.serving.access import Access, load_keys
 from jaxformer.serving.batcher import Batcher, BatchKind, Job, Room
 from jaxformer.serving.config import ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError, draining
 from jaxformer.serving.languages import find_engine
-from jaxformer.serving.programs import PAIRS, RICH
+from jaxformer.serving.programs import CALL, PLAIN
 from jaxformer.serving.telemetry import Metrics
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.text import (
@@ -41,10 +42,11 @@ from jaxformer.translation.text.text import (
     Translated,
 )
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
-_CALL = "call"  # the use of what is not a sentence
+_SEARCH = "search"  # begins the names of the threads that do
 # JAX's own name of the event that a program is ready: compiled, or read from a cache.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -106,22 +108,13 @@ class Service:
         keys = load_keys(config.keys) if config.keys else None
         self.access = Access(keys, config.rate)
         # A program takes seconds to compile, in which others are searched.
-        self._name = f"search {id(self)}"
-        self._searchers = ThreadPoolExecutor(config.searches, self._name)
+        self._searchers = ThreadPoolExecutor(64, _SEARCH)
         self._compiler = ThreadPoolExecutor(1, "compile")
         # Several would keep the event loop from the interpreter.
         self._encoder = ThreadPoolExecutor(1, "encode")
-        self.metrics = Metrics(lambda: self.batcher.held)
-        self.batcher = Batcher(
-            self._search,
-            rows=lambda kind: (
-                1
-                if kind.use == _CALL
-                else self.engines[kind.pair].programs.rows(kind.use)
-            ),
-            capacity=config.queue,
-            workers=config.searches,
-        )
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        self.metrics = Metrics(config, lambda: self.batcher.held)
+        self.batcher = Batcher(self._search, config.queue)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -129,29 +122,18 @@ class Service:
 
         def note(event: str, duration_secs: float, **_: str | int) -> None:
             thread = threading.current_thread().name
-            if event == _COMPILED and thread.startswith(self._name):
+            if event == _COMPILED and thread.startswith(_SEARCH):
                 self.metrics.count("compilations", "ready")
 
-        async def guarded(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            try:
-                await work()
-            except Exception as error:
-                self.error = error
-                await self._notify(is_over=True)
-                self._tell("failed")
-
         jax.monitoring.register_event_duration_secs_listener(note)
-        works = self.batcher.serve, self._warm
-        tasks = [asyncio.create_task(guarded(work)) for work in works]
+        work = asyncio.create_task(self._work())
         try:
             yield
         finally:
             jax.monitoring.unregister_event_duration_listener(note)
             self.drain()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._notify(is_over=True)
+            work.cancel()
+            await asyncio.wait([work])
             for threads in (self._searchers, self._compiler, self._encoder):
                 threads.shutdown(wait=False, cancel_futures=True)
 
@@ -159,9 +141,27 @@ class Service:
         """Say from now on that the server ends."""
         self._is_draining = True
 
-    async def _notify(self, *, is_over: bool = False) -> None:
-        """Have all that waits see what is there, or that nothing more comes."""
-        self._is_over |= is_over
+    async def _work(self) -> None:
+        """Read the runs, compile their programs, and search, until this is cancelled or
+        fails.
+        """
+        try:
+            self._add(await _run_in(self._compiler, self._load))
+            await self._notify()
+            self._tell("loaded")
+            workers = max(engine.searches for engine in self.engines.values())
+            searching = (self.batcher.work() for _ in range(workers))
+            await asyncio.gather(self._warm(), *searching)
+        except Exception as error:
+            self.error = error
+            self._tell("failed")
+        finally:
+            self._is_over = True
+            self.batcher.close()
+            await self._notify()
+
+    async def _notify(self) -> None:
+        """Have all that waits see what has changed."""
         async with self._changed:
             self._changed.notify_all()
 
@@ -178,20 +178,15 @@ class Service:
             raise draining()
 
     async def _warm(self) -> None:
-        """Read the runs, and compile their programs: one of each engine in turn."""
-        self._add(await _run_in(self._compiler, self._load))
-        await self._notify()
-        self._tell("loaded")
-        left, is_ready = list(self.engines.values()), False
+        """Compile programs: one of each engine in turn."""
+        left = deque(self.engines.values())
         while left:
-            for engine in list(left):
-                if not await _run_in(self._compiler, engine.warm):
-                    left.remove(engine)
-                    continue
+            engine = left.popleft()
+            if await _run_in(self._compiler, engine.warm):
+                left.append(engine)
                 self.metrics.count("compilations", "warmup")
                 await self._notify()
-                if not is_ready and self.state == "ready":
-                    is_ready = True
+                if self.programs[0] == len(self.engines):
                     self._tell("ready")
         self._tell("warm")
 
@@ -243,16 +238,16 @@ class Service:
 
     async def _search(self, jobs: Sequence[Job]) -> Sequence[Any]:
         """Search a batch."""
-        kind, begun, padding = jobs[0].kind, time.monotonic(), None
-        engine, work = self.engines[kind.pair], [job.payload for job in jobs]
-        if kind.use == _CALL:
+        (engine, use), begun, padding = jobs[0].kind, time.monotonic(), None
+        work = [job.payload for job in jobs]
+        if use == CALL:
             found = [await _run_in(self._searchers, work[0], engine)]
         else:
-            run = engine.search, kind.use, work
+            run = engine.search, use, work
             found, positions = await _run_in(self._searchers, *run)
             padding = 1 - sum(each.width for each in work) / positions
         waits = [begun - job.since for job in jobs]
-        self.metrics.batch(kind, waits, time.monotonic() - begun, padding)
+        self.metrics.batch(use, waits, time.monotonic() - begun, padding)
         return found
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
@@ -268,17 +263,8 @@ class Service:
             raise ServingError(501, "no_detector", str(error)) from None
 
     @contextlib.asynccontextmanager
-    async def _reserve(self, count: int, client: Client) -> AsyncIterator[Room]:
-        with self.batcher.reserve(client.name, count) as room:
-            await self.access.spend(client.name, count)
-            try:
-                yield room
-            finally:
-                client.facts["queue_seconds"] = room.waited
-
-    @contextlib.asynccontextmanager
     async def admit(
-        self, queries: Sequence[Query], client: Client
+        self, queries: Sequence[Query], client: Client, calls: int = 0
     ) -> AsyncIterator[Admitted]:
         """Reserve room for the sentences of texts, and encode them.
 
@@ -289,29 +275,31 @@ class Service:
         Args:
             queries: one for each text, with the languages of an engine.
             client: whose request it is.
+            calls: how many of :meth:`call` have room, too.
 
         Raises:
             ServingError: it is refused.
         """
-        texts = await self._compute(queries, lambda: self._cut(queries))
-        count = sum(len(text.cuts) for text in texts)
-        client.facts["sentences"] = count
         client.facts["characters"] = sum(len(query.text) for query in queries)
-        async with self._reserve(count, client) as room:
-            await self._compute(queries, lambda: [_encode(text) for text in texts])
-            asks = (ask for text in texts for cut in text.cuts for ask in cut.asks)
-            if (parts := sum(map(len, asks))) > count:
-                self.batcher.grow(room, parts - count)
-                await self.access.spend(client.name, parts, count)
-            yield Admitted(texts, room, client)
+        texts = await self._each(client, self._cut, queries)
+        count = calls + sum(len(text.cuts) for text in texts)
+        client.facts["sentences"] = count
+        with self.batcher.reserve(client.name, count) as room:
+            await self.access.spend(client.name, count)
+            try:
+                await self._each(client, _encode, texts)
+                cuts = (cut for text in texts for cut in text.cuts)
+                parts = calls + sum(len(ask) for cut in cuts for ask in cut.asks)
+                if parts > count:
+                    self.batcher.grow(room, parts - count)
+                    await self.access.spend(client.name, parts, count)
+                yield Admitted(texts, room, client)
+            finally:
+                client.facts["queue_seconds"] = room.waited
 
-    def _cut(self, queries: Sequence[Query]) -> list[Text]:
-        with _required(400, "out_of_range"):
-            return [
-                Text(each, self.engines[pair], self._glossaries.get(pair))
-                for each in queries
-                for pair in [(each.source, each.target)]
-            ]
+    def _cut(self, query: Query) -> Text:
+        pair = query.source, query.target
+        return Text(query, self.engines[pair], self._glossaries.get(pair))
 
     async def translate(
         self, queries: Sequence[Query], client: Client
@@ -335,37 +323,32 @@ class Service:
         Raises:
             ServingError: 504, the time is over, or the error of a sentence.
         """
-        texts, room, _ = admitted
+        texts, room, client = admitted
         for text in texts:
             await self._prepare(text, text.cuts)
 
-        async def search(text: Text, number: int, place: int) -> Any:
-            settled = await self._settle(text, text.cuts[place], room)
-            found(number, place, settled[0])
+        async def search(number: int, text: Text, cut: Cut) -> Any:
+            settled = await self._settle(text, cut, room)
+            found(number, cut.place, settled[0])
             return settled
 
         results = iter(
             await self._gather(
-                [
-                    search(text, number, place)
-                    for number, text in enumerate(texts)
-                    for place in range(len(text.cuts))
-                ]
+                search(number, text, cut)
+                for number, text in enumerate(texts)
+                for cut in text.cuts
             )
         )
-        own = [list(itertools.islice(results, len(text.cuts))) for text in texts]
-        done = await self._compute(
-            [text.query for text in texts],
-            lambda: [text.finish(each) for text, each in zip(texts, own, strict=True)],
+        done = await self._each(
+            client, lambda text: text.finish([next(results) for _ in text.cuts]), texts
         )
         for text, each in zip(texts, done, strict=True):
+            best = (own.hypotheses[0].tokens for own in each.sentences)
             counts = {
                 "sentences": len(text.cuts),
                 "characters": len(text.query.text),
                 "source_tokens": text.tokens,
-                "target_tokens": sum(
-                    len(own.hypotheses[0].tokens) for own in each.sentences
-                ),
+                "target_tokens": sum(map(len, best)),
             }
             for name, count in counts.items():
                 self.metrics.count(name, *text.engine.languages, by=count)
@@ -376,22 +359,13 @@ class Service:
         back.
         """
         engine = text.engine
+
+        def put(own: Any) -> asyncio.Future[Any]:
+            width = engine.programs.fit(own.kind, own.width)
+            return self.batcher.put(room, BatchKind(engine, own.kind), width, own)
+
         while True:
-            asks = [
-                [
-                    room.put(
-                        BatchKind(engine.languages, own.kind),
-                        next(
-                            each
-                            for each in engine.programs.widths(own.kind)
-                            if each >= own.width
-                        ),
-                        own,
-                    )
-                    for own in ask
-                ]
-                for ask in cut.asks
-            ]
+            asks = [list(map(put, ask)) for ask in cut.asks]
             settled = text.settle(cut, [[await own for own in ask] for ask in asks])
             if settled is not None:
                 return settled
@@ -400,47 +374,40 @@ class Service:
 
     async def _prepare(self, text: Text, cuts: Sequence[Cut]) -> None:
         """Wait for the programs of what is searched for some sentences of a text."""
-        needed = {
-            need
-            for cut in cuts
-            for ask in cut.asks
-            for each in ask
-            for need in text.engine.needs(each)
-        }
-        await self._wait_for(text.engine, *needed)
+        asks = (ask for cut in cuts for ask in cut.asks)
+        each = (need for ask in asks for own in ask for need in text.engine.needs(own))
+        await self._wait_for(text.engine, set(each))
 
     async def call(
         self,
         engine: TranslationEngine,
         calls: Sequence[Callable[[TranslationEngine], Result]],
-        client: Client,
+        room: Room,
     ) -> list[Result]:
         """Call functions of an engine in the queue of the sentences, each in a turn of
         its own.
 
         Raises:
-            ServingError: as of :meth:`admit` and :meth:`search`, or what the engine
-                refuses.
+            ServingError: 504, the time is over, or what the engine refuses.
         """
-        async with self._reserve(len(calls), client) as room:
-            widest = engine.programs.widths
-            uses = ((use, widest(use)[-1]) for use in (RICH, PAIRS))
-            await self._wait_for(engine, *uses)
+        uses = {each.use for each in engine.programs.all} - {PLAIN}
+        needed = [(use, engine.programs.longest(use)) for use in uses]
+        await self._wait_for(engine, needed)
 
-            async def run(call: Callable[[TranslationEngine], Result]) -> Result:
-                return await room.put(BatchKind(engine.languages, _CALL), 0, call)
+        async def run(call: Callable[[TranslationEngine], Result]) -> Result:
+            return await self.batcher.put(room, BatchKind(engine, CALL), 0, call)
 
-            return await self._gather([run(call) for call in calls])
+        return await self._gather(map(run, calls))
 
     async def _wait_for(
-        self, engine: TranslationEngine, *needed: tuple[str, int]
+        self, engine: TranslationEngine, needed: Iterable[tuple[str, int]]
     ) -> None:
         """Wait for the programs of some uses and widths."""
-        programs = engine.programs
-        await self.wait(lambda: all(programs.wait_for(*need) for need in needed))
+        wait = engine.programs.wait_for
+        await self.wait(lambda: all(wait(*need) for need in needed))
 
     async def _gather(
-        self, works: Sequence[Coroutine[Any, Any, Result]]
+        self, works: Iterable[Coroutine[Any, Any, Result]]
     ) -> list[Result]:
         """Wait for all; the first that fails ends the others.
 
@@ -450,7 +417,7 @@ class Service:
         limit = self.config.timeout
         try:
             async with asyncio.timeout(limit), asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work) for work in works]
+                tasks = list(map(group.create_task, works))
         except TimeoutError:
             raise ServingError(
                 504,
@@ -463,35 +430,39 @@ class Service:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _compute(
-        self, queries: Sequence[Query], call: Callable[[], Result]
-    ) -> Result:
-        """Call a function of the texts of queries, in a thread if they are long."""
-        if sum(len(query.text) for query in queries) <= _SHORT:
-            return call()
-        return await _run_in(self._encoder, call)
+    async def _each(
+        self, client: Client, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> list[Result]:
+        """Call a function of each text of a request: of long ones in a thread, in which
+        clients take turns.
 
-
-@contextlib.contextmanager
-def _required(status: int, code: str) -> Iterator[None]:
-    """Answer required phrases that are refused."""
-    try:
-        yield
-    except InputError as error:
-        fault = getattr(error, "fault", None)
-        message = f"a sentence {fault}" if fault else str(error)
-        raise ServingError(status, code, message, field="required") from None
+        Raises:
+            ServingError: 400 or 422, phrases cannot be required.
+        """
+        try:
+            if client.facts["characters"] <= _SHORT:
+                return list(map(function, items))
+            found = []
+            for item in items:
+                async with self._locks.setdefault(client.name, asyncio.Lock()):
+                    found.append(await _run_in(self._encoder, function, item))
+            return found
+        except LineError as error:
+            fault = f"a sentence {error.fault}"
+            raise ServingError(422, "cannot_write", fault, field="required") from None
+        except InputError as error:
+            fault = str(error)
+            raise ServingError(400, "out_of_range", fault, field="required") from None
 
 
 def _encode(text: Text) -> None:
     """Encode a text.
 
     Raises:
-        ServingError: 422, a phrase cannot be required, or words are to be linked in a
-            sentence of too many tokens.
+        InputError: a phrase cannot be required.
+        ServingError: 422, words are to be linked in a sentence of too many tokens.
     """
-    with _required(422, "cannot_write"):
-        text.encode()
+    text.encode()
     tokens = max((cut.tokens for cut in text.cuts), default=0) * text.query.alignment
     if tokens > MOST_ALIGNED:
         raise ServingError(

@@ -4,12 +4,14 @@ request, without texts, keys and addresses.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from http import HTTPMethod
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,11 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
+from starlette.types import Scope
 
-from jaxformer.serving.batcher import BatchKind
-from jaxformer.serving.middleware import Exchange
+from jaxformer.serving.config import ServingConfig
 
 LOG = logging.getLogger("jaxformer.serving")
-_METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
@@ -66,8 +67,32 @@ _REASONS = {
 }
 
 
+@dataclasses.dataclass
+class Exchange:
+    """A request and what became of it.
+
+    Attributes:
+        id: of the request.
+        scope: of ASGI.
+        status: of the answer; 499: its client left.
+        is_over: whether all of the answer has been sent.
+        code: of the error that is the answer.
+        fault: what caused an error 500.
+        facts: of a translation.
+    """
+
+    id: str
+    scope: Scope
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+    status: int = 499
+    is_over: bool = False
+    code: str | None = None
+    fault: BaseException | None = None
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
 class Metrics:
-    """Counts what a server does.
+    """Counts what a server does, and logs its requests.
 
     Labels have few values: templates of routes, statuses, uses of programs, and the
     languages of the models; never a text, key or address.
@@ -76,16 +101,17 @@ class Metrics:
         registry: of the numbers.
     """
 
-    def __init__(self, waiting: Callable[[], float]) -> None:
+    def __init__(self, config: ServingConfig, waiting: Callable[[], float]) -> None:
         """Begin at zero.
 
         Args:
+            config: of the log.
             waiting: returns how many sentences wait.
         """
-        own = self.registry = CollectorRegistry()
+        self._config, own = config, CollectorRegistry()
+        self.registry, self._numbers = own, dict[str, Any]()
         ProcessCollector(registry=own)
         PlatformCollector(registry=own)
-        self._numbers: dict[str, Any] = {}
         for kind, names in ((Counter, _COUNTERS), (Gauge, _GAUGES)):
             for name, (help, *labels) in names.items():
                 made = kind(f"jaxformer_{name}", help, labels, registry=own)
@@ -96,80 +122,76 @@ class Metrics:
         self._numbers["queue_sentences"].set_function(waiting)
         # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
-            self._numbers["rejected"].labels(reason)
+            self.count("rejected", reason, by=0)
         for when in ("warmup", "ready"):
-            self._numbers["compilations"].labels(when)
+            self.count("compilations", when, by=0)
 
     def count(self, name: str, *labels: object, by: float = 1) -> None:
-        """Add to a number that has labels."""
-        self._numbers[name].labels(*labels).inc(by)
+        """Add to a number."""
+        number = self._numbers[name]
+        (number.labels(*labels) if labels else number).inc(by)
 
-    def begun(self) -> None:
-        """Count a request that is being answered."""
-        self._numbers["requests_in_flight"].inc()
-
-    def finished(self, exchange: Exchange) -> None:
-        """Count a request that has ended."""
-        route, seconds = route_of(exchange), time.monotonic() - exchange.begun
-        self._numbers["requests_in_flight"].dec()
-        self.count("requests", route, exchange.status)
-        self._numbers["request_duration_seconds"].labels(route).observe(seconds)
-        if exchange.status == 499:
-            self._numbers["cancelled"].inc()
-        elif exchange.code in _REASONS:
-            self.count("rejected", _REASONS[exchange.code])
+    def _observe(self, name: str, value: float, *labels: object) -> None:
+        number = self._numbers[name]
+        (number.labels(*labels) if labels else number).observe(value)
 
     def batch(
-        self, kind: BatchKind, waits: list[float], seconds: float, padding: float | None
+        self, use: str, waits: list[float], seconds: float, padding: float | None
     ) -> None:
         """Count a batch.
 
         Args:
-            kind: of its sentences.
+            use: of its program.
             waits: seconds that each was in the queue.
             seconds: of the search.
             padding: share of its source positions that pad; None: it has none.
         """
         for wait in waits:
-            self._numbers["queue_duration_seconds"].observe(wait)
-        facts = {"duration_seconds": seconds, "sentences": len(waits)}
+            self._observe("queue_duration_seconds", wait)
+        self._observe("batch_duration_seconds", seconds, use)
+        self._observe("batch_sentences", len(waits), use)
         if padding is not None:
-            facts["padding_ratio"] = padding
-        for name, fact in facts.items():
-            self._numbers[f"batch_{name}"].labels(kind.use).observe(fact)
+            self._observe("batch_padding_ratio", padding, use)
 
+    def finished(self, exchange: Exchange) -> None:
+        """Count a request that has ended, and write its line.
 
-def route_of(exchange: Exchange) -> str:
-    """Return the template of a request's route; ``other``: it has none."""
-    return getattr(exchange.scope.get("route"), "path", "other")
-
-
-def log(exchange: Exchange, *, address: bool = False) -> None:
-    """Write the line of a request that has ended.
-
-    It has ``time`` (UTC), ``id``, ``method``, ``route``, ``status`` (499: the client
-    left), ``seconds``, and where they are known ``queue_seconds``, ``sentences``,
-    ``characters``, and the ``code`` of an error. An error 500 has ``fault``, the name
-    of its class, and ``trace``, the places in the code; its message may show a text.
-    """
-    scope, fault = exchange.scope, exchange.fault
-    line = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "id": exchange.id,
-        "method": scope["method"] if scope["method"] in _METHODS else "other",
-        "route": route_of(exchange),
-        "status": exchange.status,
-        "seconds": round(time.monotonic() - exchange.begun, 4),
-        **exchange.facts,
-    }
-    if exchange.code:
-        line["code"] = exchange.code
-    if fault:
-        line["fault"] = type(fault).__name__
-        line["trace"] = [
-            f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
-            for frame in traceback.extract_tb(fault.__traceback__)
-        ]
-    if address:
-        line["address"] = (scope.get("client") or ("",))[0]
-    LOG.info(json.dumps(line, separators=(",", ":")))
+        It has ``time`` (UTC), ``id``, ``method``, ``route``, ``status`` (499: the
+        client left), ``seconds``, and where they are known ``queue_seconds``,
+        ``sentences``, ``characters``, and the ``code`` of an error. An error 500 has
+        ``fault``, the name of its class, and ``trace``, the places in the code; its
+        message may show a text.
+        """
+        scope, fault, status = exchange.scope, exchange.fault, exchange.status
+        route = getattr(scope.get("route"), "path", "other")
+        seconds = time.monotonic() - exchange.begun
+        self.count("requests_in_flight", by=-1)
+        self.count("requests", route, status)
+        self._observe("request_duration_seconds", seconds, route)
+        if status == 499:
+            self.count("cancelled")
+        elif exchange.code in _REASONS:
+            self.count("rejected", _REASONS[exchange.code])
+        if self._config.log == "off":
+            return
+        method = scope["method"]
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "id": exchange.id,
+            "method": method if method in HTTPMethod.__members__ else "other",
+            "route": route,
+            "status": status,
+            "seconds": round(seconds, 4),
+            **exchange.facts,
+        }
+        if exchange.code:
+            line["code"] = exchange.code
+        if fault:
+            line["fault"] = type(fault).__name__
+            line["trace"] = [
+                f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+                for frame in traceback.extract_tb(fault.__traceback__)
+            ]
+        if self._config.log_addresses:
+            line["address"] = (scope.get("client") or ("",))[0]
+        LOG.info(json.dumps(line, separators=(",", ":")))

@@ -33,10 +33,12 @@ class FakeEngine:
         languages: tuple[str, str] = ("en", "de"),
         *,
         rows: int = 4,
+        searches: int = 1,
         before: Callable[[str, list[str]], object] = lambda kind, texts: None,
         warming: Callable[[], object] = lambda: None,
     ) -> None:
         self.languages, self.before, self.warming = languages, before, warming
+        self.searches = searches
         uses = (RICH, 1), (PLAIN, rows), (TERMS, rows), (PAIRS, 1)
         self.programs = Programs([Program(*use, 64) for use in uses])
         self.batches: list[tuple[str, list[str]]] = []

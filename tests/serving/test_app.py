@@ -210,7 +210,7 @@ def test_the_page_runs_no_code_of_others(page):
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
     assert "unsafe" not in policy
-    assert index.headers["cache-control"] == "no-store"
+    assert index.headers["cache-control"] == "no-cache"
 
 
 def test_files_of_the_page_are_fetched_once(page):

@@ -132,7 +132,7 @@ def test_a_sentence_longer_than_the_positions_is_split_or_refused_never_cut(
     with pytest.warns(LongSourceWarning):
         assert [best.text] == engine.translator.translate([long])
     refusing = TranslationEngine(translator(long_sources="refuse"))
-    with pytest.raises(ServingError, match="takes 16 at once: shorten it") as error:
+    with pytest.raises(ServingError, match="at most 16 tokens here, not") as error:
         refusing.encode(long)
     assert (error.value.status, error.value.code) == (422, "sentence_too_long")
     assert (error.value.limit, error.value.given) == (16, len(ids) + 1)
@@ -204,13 +204,24 @@ def test_alternatives_are_the_most_probable_words(engine):
         assert each.probability == pytest.approx(np.exp(value) * ending, rel=1e-3)
 
 
+def test_alternatives_keep_placeholders(engine):
+    """Each translation has all of them; where they cannot be required there is none."""
+    found = engine.alternatives("Open {name}", "Die {name}", 4)
+    assert found
+    for each in found:
+        assert each.text.startswith("Die {name}")
+        assert each.text.count("{name}") == 1
+    greedy = TranslationEngine(translator(beam_size=1))
+    assert greedy.alternatives("Open {name}", "", 4) == []
+
+
 def test_there_is_no_alternative_where_there_is_no_room(engine):
     assert engine.alternatives("  ", "", 4) == []
     words = runs.vocabulary().encode("Open")
     room = len(words) + EXTRA - 1
     prefix = runs.vocabulary().decode(runs.vocabulary().encode("Datei " * 9)[:room])
     assert engine.alternatives("Open", prefix, 4) == []
-    with pytest.raises(ServingError, match="at once"):
+    with pytest.raises(ServingError, match="at most 16 tokens here"):
         engine.alternatives(" ".join(texts(6)), "", 4)
 
 
@@ -229,7 +240,7 @@ def test_attention(engine):
         assert [len(own) for own in candidates] == [3] * len(found.target_tokens)
         values = [[-value for _, value in own] for own in candidates]
         assert values == [sorted(own) for own in values]
-    with pytest.raises(ServingError, match="at most 16 tokens a side, not 2") as error:
+    with pytest.raises(ServingError, match="at most 16 tokens here, not 2") as error:
         engine.attend(source, "Datei " * 9, k=1)
     assert (error.value.code, error.value.limit) == ("too_many_tokens", 16)
     with pytest.raises(ServingError, match="not blank"):
@@ -243,7 +254,7 @@ def test_scores(engine):
         own = engine.score(pair)
         assert own.tokens == other.tokens
         assert own.log_probability == pytest.approx(other.log_probability, rel=1e-5)
-    with pytest.raises(ServingError, match="at most 16 tokens a side, not 51"):
+    with pytest.raises(ServingError, match="at most 16 tokens here, not 51"):
         engine.score(Pair("a", " ".join(texts(6))))
 
 

@@ -1,5 +1,7 @@
 """A server's engine reads its run and uses its shortlist."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -26,6 +28,14 @@ def test_load_of_a_run(tmp_path):
     )
     with pytest.raises(InputError, match="beam_size must be at least 1"):
         load_engines([run], decoding={"beam_size": 0})
+
+
+@pytest.mark.parametrize(("cores", "searches"), [(1, 1), (2, 2), (8, 2)])
+def test_a_cpu_of_two_cores_searches_two_batches(cores, searches, monkeypatch):
+    own = translator()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(jax.config, "read", lambda _: False)  # as the command sets it
+    assert TranslationEngine(own).searches == searches
 
 
 def with_shortlist(seed: int):

@@ -125,24 +125,6 @@ def test_words_continue_a_prefix():
     assert shown["alternatives"] == [{"word": "B", "probability": 0.5, "text": "A B"}]
 
 
-def test_placeholders_are_in_the_words_that_continue_a_prefix():
-    """Each translation has all of them; where there are too many there is none."""
-    text, engine = "delete {name} at http://a.b/c now", FakeEngine()
-    for prefix, word in (
-        ("", "DELETE"),
-        ("DELETE", "{name}"),
-        ("DELETE {name} AT", "http://a.b/c"),
-    ):
-        body = {"text": text, "prefix": prefix, "k": 1}
-        (found,) = post("/v1/alternatives", body, engine).json["alternatives"]
-        assert found["word"] == word
-        assert found["text"] == "DELETE {name} AT http://a.b/c NOW"
-    # A translation of the texts between placeholders has no prefix.
-    for text in ("forget {name}", "{a} {b} {c} {d} {e}"):
-        body = {"text": text, "prefix": "EIN"}
-        assert post("/v1/alternatives", body).json == {"alternatives": []}
-
-
 def test_pairs_are_scored():
     pairs = [{"text": "a", "translation": "A B"}, {"text": "b", "translation": "B"}]
     shown = post("/v1/score", {"pairs": pairs}).json

@@ -245,13 +245,13 @@ def test_the_end_of_the_server_answers_all_requests():
 
 def test_several_batches_are_searched_at_a_time_on_request():
     both = threading.Barrier(2)
-    engine = FakeEngine(rows=1, before=lambda *_: both.wait(10))
+    engine = FakeEngine(rows=1, searches=2, before=lambda *_: both.wait(10))
 
     async def work(app, _):
         found = [text_of(await each) for each in [begin(app, t) for t in "ab"]]
         assert found == ["A", "B"]
 
-    served(work, engine, searches=2)
+    served(work, engine)
 
 
 def test_what_is_searched_again_waits_for_its_program():

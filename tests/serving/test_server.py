@@ -28,13 +28,11 @@ def test_an_answer_waits_for_no_acknowledgement_of_its_head():
             assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_missing_service_manager_is_no_error(monkeypatch, tmp_path, capsys):
+def test_a_missing_service_manager_is_no_error(monkeypatch, tmp_path):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     notify("READY=1")
-    assert capsys.readouterr().err == ""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
     notify("READY=1")
-    assert "$NOTIFY_SOCKET" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

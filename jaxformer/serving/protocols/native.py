@@ -35,9 +35,7 @@ from jaxformer.serving.fields import (
 )
 from jaxformer.serving.languages import find_engine, name_language
 from jaxformer.serving.service import Admitted, Client, Service
-from jaxformer.serving.words import Alternative
 from jaxformer.translation.pairs import MOST_LIKELY
-from jaxformer.translation.text.placeholders import hide
 from jaxformer.translation.text.text import Query, SentenceResult, Translated
 
 PATHS = ("/v1",)
@@ -338,11 +336,12 @@ async def attend(
     text, translation = asked.text, asked.translation
     check_texts(service, "text", [text], listed=False)
     engine = find_engine(service.engines, asked.source, asked.target)
-    if translation is None:
-        query = Query(text, *engine.languages, sentences=False)
-        translation = (await service.translate([query], client))[0].text
-    work = methodcaller("attend", text, translation, asked.k)
-    ((maps, candidates),) = await service.call(engine, [work], client)
+    queries = [Query(text, *engine.languages, sentences=False)]
+    async with service.admit(queries[translation is not None :], client, 1) as own:
+        for each in await service.search(own):
+            translation = each.text
+        work = methodcaller("attend", text, translation, asked.k)
+        ((maps, candidates),) = await service.call(engine, [work], own.room)
     weights = {
         name: np.round(getattr(maps, name).astype(np.float64), 4).tolist()
         for name in ("encoder", "decoder", "cross")
@@ -369,36 +368,13 @@ async def attend(
 async def alternatives(
     call: Annotated[Call[AskedWords], fields(AskedWords)],
 ) -> Response:
-    """Find next words. A text with placeholders is searched with marks in their place,
-    and each translation again with them.
-    """
+    """Find next words."""
     asked, service, client, _ = call
-    text, prefix = asked.text, asked.prefix
-    check_texts(service, "text", [text, prefix], listed=False)
+    check_texts(service, "text", [asked.text, asked.prefix], listed=False)
     engine = find_engine(service.engines, asked.source, asked.target)
-    hidden = hide(text, engine.writes)
-    if hidden is not None:
-        if not hidden.text:  # it has too many
-            return answer({"alternatives": []})
-        text, prefix = hidden.text, hidden.hide(prefix)
-    work = methodcaller("alternatives", text, prefix, asked.k)
-    (found,) = await service.call(engine, [work], client)
-    if hidden is not None and found:
-        ends = [own.text.find(own.word, len(prefix)) for own in found]
-        starts = [
-            hidden.show(own.text[: end + len(own.word)])
-            for own, end in zip(found, ends, strict=True)
-        ]
-        how: Any = {"sentences": False}
-        queries = [
-            Query(asked.text, *engine.languages, prefix=own, **how) for own in starts
-        ]
-        done = await service.translate(queries, client)
-        found = [
-            Alternative(hidden.show(each.word), each.probability, own.text)
-            for each, start, own in zip(found, starts, done, strict=True)
-            if own.text.startswith(start)
-        ]
+    work = methodcaller("alternatives", asked.text, asked.prefix, asked.k)
+    async with service.admit([], client, 1) as own:
+        (found,) = await service.call(engine, [work], own.room)
     return answer({"alternatives": [each._asdict() for each in found]})
 
 
@@ -412,7 +388,8 @@ async def score(call: Annotated[Call[AskedScores], fields(AskedScores)]) -> Resp
     works = [
         methodcaller("score", Pair(own.text, own.translation)) for own in asked.pairs
     ]
-    found = await service.call(engine, works, client)
+    async with service.admit([], client, len(works)) as own:
+        found = await service.call(engine, works, own.room)
     return answer({"scores": [own.to_json() for own in found]})
 
 
