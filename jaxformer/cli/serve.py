@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import functools
+import itertools
 from typing import Any
 
 from jaxformer.cli.arguments import (
     add_keys,
     add_options,
     asked_keys,
-    asked_search,
+    load_translator,
     wrong_usage,
 )
 from jaxformer.cli.main import run_directory
@@ -38,9 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     run = "directory of a trained run; may be repeated, once for each pair of languages"
-    which = "of each run: best (default), latest, a step, average or average/NAME"
+    which = "of each run: best, latest, a step, average or average/NAME"
     add_options(parser, ("workdir", run_directory, "DIR", run), repeated=True)
-    add_options(parser, ("checkpoint", str, "WHICH", which))
+    add_options(parser, ("checkpoint", str, "WHICH", which, "best"))
+    parser.set_defaults(ensemble=[], ensemble_weights=None)
     add_keys(parser, ServingConfig)
     to = "what to translate into, for a run of several languages; may be repeated"
     read = "what to translate from, for an imported model whose input names it"
@@ -66,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve."""
-    from jaxformer.serving.engine import load_engines
+    from jaxformer.serving.engine import TranslationEngine
     from jaxformer.serving.server import serve
 
     if not options.workdir:
@@ -75,20 +76,19 @@ def run(options: argparse.Namespace) -> None:
         names = ("cors", "allowed_host", "trusted_proxy", "glossary")
         lists = {name: vars(options)[name] for name in names}
         config = ServingConfig(**asked_keys(options, ServingConfig), **lists)
-    with wrong_usage("decoding"):  # before a run is loaded
-        decoding = asked_search(options)
-        DecodingConfig(**decoding)
 
-    load = functools.partial(
-        load_engines,
-        options.workdir,
-        options.source_language or [None],
-        options.target_language or [None],
-        checkpoint=options.checkpoint or "best",
-        decoding=decoding,
-        shortlist=options.shortlist,
-        rows=config.rows,
-        searches=config.searches,
-        say=say,
-    )
+    def load() -> list[TranslationEngine]:
+        engines = []
+        for run, source, target in itertools.product(
+            options.workdir,
+            options.source_language or [None],
+            options.target_language or [None],
+        ):
+            if source is None or source != target:
+                own = {**vars(options), "workdir": run, "source_language": source}
+                found = load_translator(argparse.Namespace(**own), target)
+                name, sizes = run.absolute().name, (config.rows, config.searches)
+                engines.append(TranslationEngine(found, name, *sizes))
+        return engines
+
     serve(load, config, show=lambda line: write_output(None, [line]), say=say)

@@ -9,15 +9,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxformer.data.language_codes import describe_choices
 from jaxformer.data.records import Pair
 from jaxformer.errors import LineError
 from jaxformer.models.make import count_parameters
@@ -46,7 +43,6 @@ from jaxformer.translation.codec import Passage
 from jaxformer.translation.compiled import count_workers
 from jaxformer.translation.options import SourceLine
 from jaxformer.translation.results import Attention, Hypothesis, PairScore
-from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.stream import LineSearch
 from jaxformer.translation.text.placeholders import hide
 from jaxformer.translation.text.text import MOST_REQUIRED
@@ -129,14 +125,22 @@ class TranslationEngine:
     def _plan(self, rows: int) -> list[Program]:
         decoding, models = self.translator.decoding, self._searches[PLAIN].models
         beam = 1 if decoding.sample else decoding.beam_size
+        most = decoding.tokens_per_batch
         extra = max(self.longest, decoding.max_extra_length)
-        found = dict[Program, None]()
-        for each in plan(self.longest, min(self.longest + extra, self.positions), rows):
-            if each.use in (*self._searches, PAIRS):
-                most = max(1, decoding.tokens_per_batch // each.width)
-                least = models.devices * min(each.rows, most)
-                found[each._replace(rows=rows_of_batch(least, beam, models))] = None
-        return list(found)
+        planned = plan(self.longest, min(self.longest + extra, self.positions), rows)
+        return list(
+            dict.fromkeys(
+                each._replace(
+                    rows=rows_of_batch(
+                        models.devices * min(each.rows, max(1, most // each.width)),
+                        beam,
+                        models,
+                    )
+                )
+                for each in planned
+                if each.use in (*self._searches, PAIRS)
+            )
+        )
 
     @property
     def facts(self) -> dict[str, str]:
@@ -221,13 +225,15 @@ class TranslationEngine:
             if each.ids
         ]
 
-    def needs(self, encoded: EncodedSentence) -> list[tuple[str, int]]:
-        """Return the uses and widths of the programs that a sentence waits for."""
-        found = [(encoded.kind, encoded.width)]
-        if encoded.aligned != 0:
-            length = encoded.width + self.translator.decoding.max_extra_length
-            found.append((PAIRS, min(length, self.programs.longest(PAIRS))))
-        return found
+    def is_ready(self, encoded: EncodedSentence) -> bool:
+        """Return whether the programs of a sentence are compiled, or else have one of
+        them compiled next.
+        """
+        found, wait = self.programs, self.programs.wait_for
+        length = encoded.width + self.translator.decoding.max_extra_length
+        return wait(encoded.kind, encoded.width) and (
+            encoded.aligned == 0 or wait(PAIRS, min(length, found.longest(PAIRS)))
+        )
 
     def writes(self, text: str) -> bool:
         """Return whether both vocabularies can write a text as it is."""
@@ -290,13 +296,12 @@ class TranslationEngine:
         """Add the links of words to the translations of a sentence. A pair that is too
         long for a pass has none, nor has a model without attention.
         """
-        if not self._layer or encoded.aligned == 0 or isinstance(found, Exception):
+        if not self._layer or isinstance(found, Exception):
             return found
         codec, ids = self.translator.codec, encoded.sentence.ids
         before = codec.frame.target_before
-        count = len(found) if encoded.aligned is None else encoded.aligned
         linked = []
-        for each in found[:count]:
+        for each in found[: encoded.aligned]:
             alignment, target = None, [*before, *self.words.encode(each.tokens)]
             given = max(len(ids), len(target))
             if given <= self.programs.longest(PAIRS):
@@ -305,7 +310,7 @@ class TranslationEngine:
                 )
                 alignment = given_pairs.link(codec, ids, target, links)
             linked.append(dataclasses.replace(each, alignment=alignment))
-        return linked + found[count:]
+        return linked + found[len(linked) :]
 
     def _read(
         self, source: Sequence[int], target: Sequence[int], width: int, place: int = 0
@@ -384,7 +389,7 @@ class TranslationEngine:
                 raise each
             completed += hidden.restore(each, [prefix]) if hidden else each
         best: dict[str, tuple[Alternative, list[int]]] = {}
-        for each in sorted(completed, key=lambda each: -each.score):
+        for each in completed:
             word, ids = words.read(each, before)
             if word.word:
                 best.setdefault(word.word, (word, ids))
@@ -453,55 +458,6 @@ def plan_searches(translator: Translator) -> dict[str, LineSearch]:
     if not decoding.sample and decoding.beam_size >= 2 * decoding.diversity_groups:
         found[TERMS] = translator.line_search(required=(), **rich)
     return found
-
-
-def load_engines(
-    workdirs: Sequence[str | Path],
-    sources: Sequence[str | None] = (None,),
-    targets: Sequence[str | None] = (None,),
-    *,
-    decoding: Mapping[str, Any] | None = None,
-    shortlist: bool = False,
-    say: Callable[[str], object] = warnings.warn,
-    checkpoint: str = "best",
-    **how: Any,
-) -> list[TranslationEngine]:
-    """Read runs, each for all pairs of languages.
-
-    Args:
-        workdirs: directories of runs.
-        sources: codes; None: that of the run.
-        targets: codes; None: that of the run.
-        decoding: settings of the search that differ from the run's.
-        shortlist: whether the search is limited to the run's shortlist.
-        say: called with a note where a run reads a code as another language or region.
-        checkpoint: of each run.
-        **how: see :class:`TranslationEngine`.
-
-    Raises:
-        InputError: there is no such run, checkpoint, language or shortlist, or a
-            setting is out of range.
-    """
-    engines = []
-    for run, source, target in itertools.product(workdirs, sources, targets):
-        if source is not None and source == target:
-            continue
-        found = Translator.load(
-            run, checkpoint=checkpoint, source_language=source, target_language=target
-        )
-        found.decoding = dataclasses.replace(found.decoding, **(decoding or {}))
-        if shortlist:
-            found.shortlist = Shortlist.find(
-                found.directory or Path(run),
-                found.vocabularies,
-                found.languages,
-                tagged=bool(found.codec.frame.source_before),
-            )
-        name = Path(run).absolute().name
-        engines.append(TranslationEngine(found, name, **how))
-        for note in describe_choices((source, target), found.languages):
-            say(note)
-    return engines
 
 
 def _check_length(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
+@dataclasses.dataclass(eq=False)
 class ServingError(Exception):
     """A request that cannot be answered. Each protocol writes it in its own form.
 
@@ -21,30 +23,21 @@ class ServingError(Exception):
         retry_after: seconds after which the same request may succeed.
     """
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        field: str | None = None,
-        limit: float | None = None,
-        given: Any = None,
-        retry_after: int | None = None,
-    ) -> None:
-        """Word it."""
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
-        self.field, self.limit, self.given = field, limit, given
-        self.retry_after = retry_after
+    status: int
+    code: str
+    message: str
+    field: str | None = None
+    limit: float | None = None
+    given: Any = None
+    retry_after: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as ``{"code", "message"}`` with ``field``, ``limit`` and ``given``
         where they are known.
         """
-        facts = {"field": self.field, "limit": self.limit, "given": self.given}
-        known = {name: fact for name, fact in facts.items() if fact is not None}
-        return {"code": self.code, "message": self.message, **known}
+        names = "code", "message", "field", "limit", "given"
+        facts = {name: getattr(self, name) for name in names}
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def draining() -> ServingError:

@@ -87,7 +87,7 @@ class RequestMiddleware:
                 exchange.is_over = True
             await send(message)
 
-        self._metrics.count("requests_in_flight")
+        self._metrics.number("requests_in_flight").inc()
         try:
             body = await self._read(own, receive)
             if body is not None:

@@ -16,6 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
+from itertools import starmap
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -72,6 +73,8 @@ class Service:
     Attributes:
         config: of the server.
         engines: by their languages, source and target; empty until they are loaded.
+        state: ``warming`` until each engine can translate, then ``ready``;
+            ``draining`` once the server ends.
         error: what ended the server; None: nothing.
         access: keys and rates.
         metrics: of the server.
@@ -104,7 +107,7 @@ class Service:
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
         self._changed = asyncio.Condition()
         self.error: BaseException | None = None
-        self._is_draining = self._is_over = False
+        self.state, self._is_over = "warming", False
         keys = load_keys(config.keys) if config.keys else None
         self.access = Access(keys, config.rate)
         # A program takes seconds to compile, in which others are searched.
@@ -123,7 +126,7 @@ class Service:
         def note(event: str, duration_secs: float, **_: str | int) -> None:
             thread = threading.current_thread().name
             if event == _COMPILED and thread.startswith(_SEARCH):
-                self.metrics.count("compilations", "ready")
+                self.metrics.number("compilations", "ready").inc()
 
         jax.monitoring.register_event_duration_secs_listener(note)
         work = asyncio.create_task(self._work())
@@ -139,7 +142,7 @@ class Service:
 
     def drain(self) -> None:
         """Say from now on that the server ends."""
-        self._is_draining = True
+        self.state = "draining"
 
     async def _work(self) -> None:
         """Read the runs, compile their programs, and search, until this is cancelled or
@@ -184,9 +187,10 @@ class Service:
             engine = left.popleft()
             if await _run_in(self._compiler, engine.warm):
                 left.append(engine)
-                self.metrics.count("compilations", "warmup")
+                self.metrics.number("compilations", "warmup").inc()
                 await self._notify()
-                if self.programs[0] == len(self.engines):
+                if self.state == "warming" and self.programs[0] == len(self.engines):
+                    self.state = "ready"
                     self._tell("ready")
         self._tell("warm")
 
@@ -200,14 +204,13 @@ class Service:
             pair = engine.languages
             other = self.engines.setdefault(pair, engine)
             if other is not engine:
-                names = f"{other.name} and {engine.name}"
-                if engine.name == other.name:
-                    names = f"two runs named {engine.name}"
                 raise InputError(
                     "each run must translate a pair of languages of its own, but"
-                    f" {names} both translate {'-'.join(pair)}: leave one out"
+                    f" {other.name} and {engine.name} both translate"
+                    f" {'-'.join(pair)}: leave one out"
                 )
-            self.metrics.count("model_info", *pair, engine.checkpoint, __version__)
+            model = *pair, engine.checkpoint, __version__
+            self.metrics.number("model_info", *model).set(1)
         for name, glossary in self._named.items():
             source, _, target = name.partition("-")
             try:
@@ -218,17 +221,6 @@ class Service:
                     f" --glossary=en-de:FILE: {error.message}"
                 ) from None
             self._glossaries[pair] = glossary
-
-    @property
-    def state(self) -> str:
-        """``warming`` until each engine can translate, then ``ready``; ``draining``
-        once the server ends.
-        """
-        if self._is_draining:
-            return "draining"
-        every = self.engines.values()
-        is_ready = self.engines and all(each.programs.done for each in every)
-        return "ready" if is_ready else "warming"
 
     @property
     def programs(self) -> tuple[int, int]:
@@ -311,14 +303,14 @@ class Service:
     async def search(
         self,
         admitted: Admitted,
-        found: Callable[[int, int, SentenceResult], None] = lambda *_: None,
+        found: Callable[[int, SentenceResult], None] = lambda *_: None,
     ) -> list[Translated]:
         """Translate what is admitted; the first sentence that fails ends the others.
 
         Args:
             admitted: texts with room in the queue.
-            found: called with the numbers of a text and of its sentence, and the
-                result, as each is found.
+            found: called with the number of a sentence in its text, and the result,
+                as each is found.
 
         Raises:
             ServingError: 504, the time is over, or the error of a sentence.
@@ -327,17 +319,13 @@ class Service:
         for text in texts:
             await self._prepare(text, text.cuts)
 
-        async def search(number: int, text: Text, cut: Cut) -> Any:
+        async def search(text: Text, cut: Cut) -> Any:
             settled = await self._settle(text, cut, room)
-            found(number, cut.place, settled[0])
+            found(cut.place, settled[0])
             return settled
 
         results = iter(
-            await self._gather(
-                search(number, text, cut)
-                for number, text in enumerate(texts)
-                for cut in text.cuts
-            )
+            await self._gather(search(text, cut) for text in texts for cut in text.cuts)
         )
         done = await self._each(
             client, lambda text: text.finish([next(results) for _ in text.cuts]), texts
@@ -351,7 +339,7 @@ class Service:
                 "target_tokens": sum(map(len, best)),
             }
             for name, count in counts.items():
-                self.metrics.count(name, *text.engine.languages, by=count)
+                self.metrics.number(name, *text.engine.languages).inc(count)
         return done
 
     async def _settle(self, text: Text, cut: Cut, room: Room) -> Any:
@@ -374,9 +362,8 @@ class Service:
 
     async def _prepare(self, text: Text, cuts: Sequence[Cut]) -> None:
         """Wait for the programs of what is searched for some sentences of a text."""
-        asks = (ask for cut in cuts for ask in cut.asks)
-        each = (need for ask in asks for own in ask for need in text.engine.needs(own))
-        await self._wait_for(text.engine, set(each))
+        every = [own for cut in cuts for ask in cut.asks for own in ask]
+        await self.wait(lambda: all(map(text.engine.is_ready, every)))
 
     async def call(
         self,
@@ -390,21 +377,15 @@ class Service:
         Raises:
             ServingError: 504, the time is over, or what the engine refuses.
         """
-        uses = {each.use for each in engine.programs.all} - {PLAIN}
-        needed = [(use, engine.programs.longest(use)) for use in uses]
-        await self._wait_for(engine, needed)
+        programs = engine.programs
+        uses = {each.use for each in programs.all} - {PLAIN}
+        needed = [(use, programs.longest(use)) for use in uses]
+        await self.wait(lambda: all(starmap(programs.wait_for, needed)))
 
         async def run(call: Callable[[TranslationEngine], Result]) -> Result:
             return await self.batcher.put(room, BatchKind(engine, CALL), 0, call)
 
         return await self._gather(map(run, calls))
-
-    async def _wait_for(
-        self, engine: TranslationEngine, needed: Iterable[tuple[str, int]]
-    ) -> None:
-        """Wait for the programs of some uses and widths."""
-        wait = engine.programs.wait_for
-        await self.wait(lambda: all(wait(*need) for need in needed))
 
     async def _gather(
         self, works: Iterable[Coroutine[Any, Any, Result]]

@@ -122,18 +122,14 @@ class Metrics:
         self._numbers["queue_sentences"].set_function(waiting)
         # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
-            self.count("rejected", reason, by=0)
+            self.number("rejected", reason)
         for when in ("warmup", "ready"):
-            self.count("compilations", when, by=0)
+            self.number("compilations", when)
 
-    def count(self, name: str, *labels: object, by: float = 1) -> None:
-        """Add to a number."""
-        number = self._numbers[name]
-        (number.labels(*labels) if labels else number).inc(by)
-
-    def _observe(self, name: str, value: float, *labels: object) -> None:
-        number = self._numbers[name]
-        (number.labels(*labels) if labels else number).observe(value)
+    def number(self, name: str, *labels: object) -> Any:
+        """Return a counter, gauge or histogram with its labels."""
+        found = self._numbers[name]
+        return found.labels(*labels) if labels else found
 
     def batch(
         self, use: str, waits: list[float], seconds: float, padding: float | None
@@ -147,11 +143,11 @@ class Metrics:
             padding: share of its source positions that pad; None: it has none.
         """
         for wait in waits:
-            self._observe("queue_duration_seconds", wait)
-        self._observe("batch_duration_seconds", seconds, use)
-        self._observe("batch_sentences", len(waits), use)
+            self.number("queue_duration_seconds").observe(wait)
+        self.number("batch_duration_seconds", use).observe(seconds)
+        self.number("batch_sentences", use).observe(len(waits))
         if padding is not None:
-            self._observe("batch_padding_ratio", padding, use)
+            self.number("batch_padding_ratio", use).observe(padding)
 
     def finished(self, exchange: Exchange) -> None:
         """Count a request that has ended, and write its line.
@@ -165,13 +161,13 @@ class Metrics:
         scope, fault, status = exchange.scope, exchange.fault, exchange.status
         route = getattr(scope.get("route"), "path", "other")
         seconds = time.monotonic() - exchange.begun
-        self.count("requests_in_flight", by=-1)
-        self.count("requests", route, status)
-        self._observe("request_duration_seconds", seconds, route)
+        self.number("requests_in_flight").dec()
+        self.number("requests", route, status).inc()
+        self.number("request_duration_seconds", route).observe(seconds)
         if status == 499:
-            self.count("cancelled")
+            self.number("cancelled").inc()
         elif exchange.code in _REASONS:
-            self.count("rejected", _REASONS[exchange.code])
+            self.number("rejected", _REASONS[exchange.code]).inc()
         if self._config.log == "off":
             return
         method = scope["method"]

@@ -57,8 +57,8 @@ class FakeEngine:
             self.programs.done |= {program}
         return program is not None
 
-    def needs(self, encoded: EncodedSentence) -> list[tuple[str, int]]:
-        return [(encoded.kind, encoded.width)]
+    def is_ready(self, encoded: EncodedSentence) -> bool:
+        return self.programs.wait_for(encoded.kind, encoded.width)
 
     def encode(
         self,

@@ -116,7 +116,7 @@ def test_who_waits_for_a_model_is_answered_when_the_server_ends(is_loaded, fails
     ("engines", "glossary", "fault"),
     [
         ([FakeEngine(warming=fail)], "", "no room"),
-        ([FakeEngine(), FakeEngine()], "", "two runs named fake both translate en-de"),
+        ([FakeEngine(), FakeEngine()], "", "fake and fake both translate en-de"),
         ([FakeEngine()], "en-it", "one of de, en"),
         ([FakeEngine(), FakeEngine(("en", "fr"))], "", "missing; choose one of"),
     ],

@@ -7,27 +7,11 @@ import numpy as np
 import pytest
 from serving.little_engine import search, texts, translator
 
-import runs
-from jaxformer.errors import InputError
-from jaxformer.serving.engine import TranslationEngine, load_engines
+from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.programs import PLAIN
 from jaxformer.translation.shortlist import Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_device")
-
-
-def test_load_of_a_run(tmp_path):
-    """Settings of the search replace the run's."""
-    run = runs.copy(runs.random_run(), tmp_path / "run")
-    (engine,) = load_engines([run], checkpoint="latest", decoding={"beam_size": 3})
-    assert (engine.name, engine.checkpoint) == (run.name, "20")
-    assert engine.languages == ("en", "de")
-    assert (engine.beam_size, engine.positions) == (3, 128)
-    assert engine.parameters == sum(
-        leaf.size for leaf in jax.tree.leaves(engine.translator.params)
-    )
-    with pytest.raises(InputError, match="beam_size must be at least 1"):
-        load_engines([run], decoding={"beam_size": 0})
 
 
 @pytest.mark.parametrize(("cores", "searches"), [(1, 1), (2, 2), (8, 2)])

@@ -298,7 +298,7 @@ async def stream(
     spans = [[cut.piece.start, cut.piece.stop] for cut in text.cuts]
     yield _event("start", {"sentences": len(spans), "source_spans": spans})
 
-    def found(_: int, index: int, result: SentenceResult) -> None:
+    def found(index: int, result: SentenceResult) -> None:
         if is_soft:
             _check_weights([result])
         events.put_nowait({"index": index, **_show(result, is_soft)})
