@@ -27,13 +27,14 @@ from jaxformer.serving.languages import (
     translate_others,
     write_code,
 )
+from jaxformer.serving.service import Service
 from jaxformer.translation.text.text import Query
 
 PATHS = ("/v2", "/v3")
 
 _LIMIT = 10**12  # DeepL's number for none
 # Its clients refuse these languages as targets without a region.
-_REGIONS = {"EN": ["EN-GB", "EN-US"], "PT": ["PT-BR", "PT-PT"]}
+_REGIONS = {"en": ["en-GB", "en-US"], "pt": ["pt-BR", "pt-PT"]}
 
 
 def _divide(tags: Any) -> Any:
@@ -88,6 +89,20 @@ class AskedSide(Key):
     """Fields of ``/v2/languages``."""
 
     type: Annotated[Literal["source", "target"], default("source")] = "source"
+
+
+class AskedResource(Key):
+    """Fields of ``/v3/languages``."""
+
+    resource: Literal[
+        "translate_text",
+        "translate_document",
+        "glossary",
+        "style_rules",
+        "translation_memory",
+        "voice",
+        "write",
+    ] = "translate_text"
 
 
 class Translation(BaseModel):
@@ -205,35 +220,47 @@ def count_characters(request: Request, more: int = 0) -> int:
 async def languages(call: Annotated[Call[AskedSide], fields(AskedSide)]) -> Response:
     """List languages."""
     is_target = call.asked.type == "target"
-    names: dict[str, str] = {}
-    for own in sorted({pair[is_target] for pair in call.service.engines}):
-        code = write_code(own).upper() if is_target else _write_source(own)
-        codes = _REGIONS.get(code, [code]) if is_target else [code]
-        names |= dict.fromkeys(codes, name_language(own))
     more = {"supports_formality": False} if is_target else {}
-    shown = [{"language": code, "name": name} for code, name in names.items()]
-    return answer([each | more for each in shown])
+    return answer(
+        [
+            {"language": code.upper(), "name": name, **more}
+            for code, name in _name_codes(call.service, is_target).items()
+            if not (is_target and code in _REGIONS)
+        ]
+    )
 
 
-@router.get("/v3/languages", openapi_extra=document(Key, query=True))
-async def list_both(call: Annotated[Call[Key], fields(Key)]) -> Response:
-    """List the languages of both sides."""
-    sides = [
-        {write_code(pair[side]): pair[side] for pair in call.service.engines}
-        for side in (0, 1)
-    ]
+@router.get("/v3/languages", openapi_extra=document(AskedResource, query=True))
+async def list_both(
+    call: Annotated[Call[AskedResource], fields(AskedResource)],
+) -> Response:
+    """List the languages of both sides; none for what is not texts."""
+    sources, targets = (_name_codes(call.service, side) for side in (False, True))
+    shown = sources | targets if call.asked.resource == "translate_text" else {}
     return answer(
         [
             {
                 "lang": code,
-                "name": name_language(own),
-                "usable_as_source": code in sides[0],
-                "usable_as_target": code in sides[1],
-                "features": {},
+                "name": name,
+                "status": "stable",
+                "usable_as_source": code in sources,
+                "usable_as_target": code in targets,
+                "features": {"tag_handling": {"status": "stable"}},
             }
-            for code, own in sorted((sides[0] | sides[1]).items())
+            for code, name in sorted(shown.items())
         ]
     )
+
+
+def _name_codes(service: Service, is_target: bool) -> dict[str, str]:
+    """Return the codes of the languages of a side with their names."""
+    names: dict[str, str] = {}
+    for own in sorted({pair[is_target] for pair in service.engines}):
+        code = write_code(own)
+        regions = [code, *_REGIONS.get(code, [])]
+        codes = regions if is_target else [code.partition("-")[0]]
+        names |= dict.fromkeys(codes, name_language(own))
+    return names
 
 
 @router.get("/v2/usage", response_model=Usage, openapi_extra=document(Key, query=True))
