@@ -163,6 +163,10 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
     tags |= dict.fromkeys(asked.splitting_tags, "block")
     tags |= dict.fromkeys(asked.non_splitting_tags, "inline")
     tags |= dict.fromkeys(asked.ignore_tags, "keep")
+    begin = end = ""
+    if (asked.tag_handling, asked.split_sentences) == ("xml", "1"):
+        # In this element of HTML a line break ends a sentence.
+        begin, end, tags["pre"] = "<pre>", "</pre>", "block"
     for text in asked.text:
         form = "html" if asked.tag_handling else "text"
         if asked.source_lang:
@@ -173,7 +177,7 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
         check_pair(engines, source, target)
         queries.append(
             Query(
-                text,
+                f"{begin}{text}{end}",
                 source,
                 target,
                 format=form,
@@ -191,7 +195,7 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
             "translations": [
                 {
                     "detected_source_language": _write_source(each.source),
-                    "text": each.text,
+                    "text": each.text[len(begin) : len(each.text) - len(end)],
                     # DeepL's client for Python fails where this is missing.
                     "billed_characters": len(text),
                     **more,
