@@ -7,13 +7,18 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, Request, Response
-from pydantic import BaseModel, BeforeValidator, ValidationError
-from pydantic_core import PydanticCustomError
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ValidationError,
+    ValidationInfo,
+)
 
 from jaxformer.errors import first_line
 from jaxformer.serving.errors import ServingError, replace_surrogates
@@ -44,33 +49,50 @@ _CODES = {
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _no_flag(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "a whole number")  # not 1
+def _limit(value: Any, info: ValidationInfo) -> Any:
+    """Return a text or texts of a request that are few and short enough.
+
+    Raises:
+        ServingError: 400, they are not.
+    """
+    config: Any = info.context
+    field, is_list = info.field_name or "", isinstance(value, list)
+    texts = value if is_list else [value]
+    few, short = config.max_texts, config.max_characters
+    if (count := len(texts)) > few:
+        rule = f"a list of at most {few}"
+        raise wrong(field, rule, value, "too_many_texts", few, count)
+    for place, text in enumerate(texts):
+        if short and isinstance(text, str) and len(text) > short:
+            where = f"{field}[{place}]" if is_list else field
+            rule, given = f"a text of at most {short:,} characters", len(text)
+            raise wrong(where, rule, text, "text_too_long", short, given)
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_no_flag)]
-Word = Annotated[
+_Text = Annotated[
     str,
     BeforeValidator(
         lambda own: replace_surrogates(own) if isinstance(own, str) else own
     ),
 ]
+Limited = AfterValidator(_limit)
+"""What is not too much of a text or texts."""
+Word = Annotated[_Text, Limited]
 """A text, whose lone surrogates become U+FFFD."""
 Words = Annotated[
-    list[Word],
+    list[_Text],
     BeforeValidator(
         lambda own: [own] if isinstance(own, str) else own,
         json_schema_input_type=str | list[str],
     ),
+    Limited,
 ]
 """Texts, or one."""
-
-
-def default(value: Any) -> BeforeValidator:
-    """Return what has an empty text mean a value."""
-    return BeforeValidator(lambda own: value if own == "" else own)
+Whole = Annotated[
+    int, BeforeValidator(lambda own: f"{own}" if isinstance(own, bool) else own or 0)
+]
+"""A whole number, which ``true`` is not; an empty text is 0."""
 
 
 class Call(NamedTuple, Generic[Model]):
@@ -80,29 +102,6 @@ class Call(NamedTuple, Generic[Model]):
     service: Service
     client: Client
     request: Request
-
-
-def fields(kind: type[Model]) -> Any:
-    """Return the dependency that finds out whose request it is, waits until the runs
-    are read, and reads fields of a kind.
-    """
-
-    async def read(request: Request) -> Call[Model]:
-        values, service = await read_values(request), request.app.state.service
-        scheme, _, header = request.headers.get("authorization", "").partition(" ")
-        keys = [values.pop(name, None) for name in _KEYS]
-        if scheme.lower() in ("bearer", "deepl-auth-key"):
-            keys.append(header.strip())
-        address = request.client.host if request.client else ""
-        name = service.access.identify(keys, address)
-        client = Client(name, request.scope["exchange"].facts)
-        await service.wait(lambda: service.engines)
-        try:
-            return Call(kind.model_validate(values), service, client, request)
-        except ValidationError as error:
-            raise _describe(error) from None
-
-    return Depends(read)
 
 
 async def _find_service(request: Request) -> Service:
@@ -115,6 +114,29 @@ Served = Annotated[Service, Depends(_find_service)]
 """The service, once the runs are read."""
 
 
+def fields(kind: type[Model]) -> Any:
+    """Return the dependency that waits until the runs are read, finds out whose request
+    it is, and reads fields of a kind.
+    """
+
+    async def read(request: Request, service: Served) -> Call[Model]:
+        values = await read_values(request)
+        scheme, _, header = request.headers.get("authorization", "").partition(" ")
+        keys = [values.pop(name, None) for name in _KEYS]
+        if scheme.lower() in ("bearer", "deepl-auth-key"):
+            keys.append(header.strip())
+        address = request.client.host if request.client else ""
+        name = service.access.identify(keys, address)
+        client = Client(name, request.scope["exchange"].facts)
+        try:
+            asked = kind.model_validate(values, context=service.config)
+        except ValidationError as error:
+            raise _describe(error) from None
+        return Call(asked, service, client, request)
+
+    return Depends(read)
+
+
 def _describe(error: ValidationError) -> ServingError:
     """Return the error of the first wrong field: one that is unknown, or another."""
     faults = error.errors(include_url=False)
@@ -123,8 +145,10 @@ def _describe(error: ValidationError) -> ServingError:
     for part in first["loc"]:
         if isinstance(part, int):
             field += f"[{part}]"
-        elif not field or part.isidentifier():  # else a type that it may have
-            field += f"{'.' * bool(field)}{part[:80]}"
+        elif not field:
+            field = part[:80]
+        elif field.endswith("]"):  # else a type that the field may have
+            field += f".{part}"
     code = _CODES.get(first["type"], "wrong_type")
     if code in _WORDS:
         return ServingError(400, code, f"{field} {_WORDS[code]}", field=field)
@@ -151,25 +175,6 @@ def wrong(
     return ServingError(400, code, fault, field=field, limit=limit, given=given)
 
 
-def check_texts(
-    service: Service, field: str, texts: Sequence[str], *, listed: bool = True
-) -> None:
-    """Check that texts are few and short enough.
-
-    Raises:
-        ServingError: 400, they are not.
-    """
-    few, short = service.config.max_texts, service.config.max_characters
-    if (count := len(texts)) > few:
-        rule = f"a list of at most {few}"
-        raise wrong(field, rule, texts, "too_many_texts", few, count)
-    for place, text in enumerate(texts):
-        if short and len(text) > short:
-            where = f"{field}[{place}]" if listed else field
-            rule, given = f"a text of at most {short:,} characters", len(text)
-            raise wrong(where, rule, text, "text_too_long", short, given)
-
-
 async def read_values(request: Request) -> dict[str, Any]:
     """Read the query and the body of a request.
 
@@ -182,27 +187,33 @@ async def read_values(request: Request) -> dict[str, Any]:
     if encoding != "identity":
         rule = f"Content-Encoding must be absent, not {encoding[:40]!r}: send the body"
         raise ServingError(415, "unsupported_encoding", f"{rule} uncompressed")
-    query = _form(request.scope["query_string"], "the query")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await request.body()
-    if not body:
-        return _collect(query)
-    if kind == JSON or kind.endswith("+json"):
-        return _collect(query) | _json(body)
-    if kind == FORM:
-        if body.lstrip().startswith(b'{"'):  # as curl -d sends it
-            raise _bad("the form is JSON: send it with Content-Type: application/json")
-        return _collect(query + _form(body, "the form"))
-    if kind == "multipart/form-data":
-        # Starlette refuses a wrong one with 400, and files.
-        form = await request.form(max_files=0, max_fields=_MOST, max_part_size=2**30)
-        return _collect(query + form.multi_items())
-    raise ServingError(
-        415,
-        "unsupported_media_type",
-        f"Content-Type must be application/json, not {kind[:40] or 'absent'!r}; forms,"
-        " urlencoded or multipart, are read too",
-    )
+    body, values = await request.body(), dict[str, Any]()
+    try:
+        pairs = _form(request.scope["query_string"], "the query")
+        if kind == FORM:
+            pairs += _form(body, "the form")
+        elif body and (kind == JSON or kind.endswith("+json")):
+            values = _json(body)
+        elif body and kind == "multipart/form-data":
+            # Starlette refuses a wrong one with 400, and files.
+            how: Any = {"max_files": 0, "max_part_size": 2**30}
+            form = await request.form(max_fields=_MOST, **how)
+            pairs += form.multi_items()
+        elif body:
+            raise ServingError(
+                415,
+                "unsupported_media_type",
+                f"Content-Type must be application/json, not {kind[:40] or 'absent'!r};"
+                " forms, urlencoded or multipart, are read too",
+            )
+    except UnicodeDecodeError as error:
+        rule = f"the request must be UTF-8, and byte {error.start} is not"
+        raise ServingError(400, "not_unicode", f"{rule}: encode it so") from None
+    found: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: own if own[1:] else own[0] for name, own in found.items()} | values
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -211,8 +222,8 @@ def _json(body: bytes) -> dict[str, Any]:
 
     try:
         value = json.loads(body, parse_constant=refuse)
-    except UnicodeDecodeError as error:
-        raise _not_unicode("the body", error) from None
+    except UnicodeDecodeError:
+        raise
     except (ValueError, RecursionError) as error:
         fault = first_line(error)
     else:
@@ -223,40 +234,46 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _form(data: bytes, place: str) -> list[tuple[str, Any]]:
-    how: Any = {"keep_blank_values": True, "errors": "strict"}
-    try:
-        return [*parse_qsl(data.decode(), max_num_fields=_MOST, **how)]
-    except UnicodeDecodeError as error:
-        raise _not_unicode(place, error) from None
-    except ValueError:
-        rule = f"{place} has more than {_MOST} fields: leave out what is not needed"
-        raise _bad(rule) from None
+    fault = ""
+    if data.count(b"&") >= _MOST:
+        fault = f"has more than {_MOST} fields: leave out what is not needed"
+    elif data.lstrip().startswith(b'{"'):  # as curl -d sends it
+        fault = "is JSON: send it with Content-Type: application/json"
+    if fault:
+        raise ServingError(400, "bad_form", f"{place} {fault}")
+    return [*parse_qsl(data.decode(), keep_blank_values=True, errors="strict")]
 
 
-def _not_unicode(place: str, error: UnicodeDecodeError) -> ServingError:
-    rule = f"{place} must be UTF-8, and byte {error.start} is not: encode it as UTF-8"
-    return ServingError(400, "not_unicode", rule)
-
-
-def _bad(fault: str) -> ServingError:
-    return ServingError(400, "bad_form", fault)
-
-
-def _collect(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    # A field that comes once is its text, one that comes several times a list.
-    found: dict[str, list[Any]] = {}
-    for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return {name: own if own[1:] else own[0] for name, own in found.items()}
-
-
-def document(kind: type[BaseModel], *types: str, query: bool = False) -> dict[str, Any]:
-    """Return what the OpenAPI document says of a request with fields of a kind.
+def route(
+    router: APIRouter, path: str, kind: type[Model], found: Any, *methods: str
+) -> Callable[..., object]:
+    """Return a decorator of what answers requests.
 
     Args:
+        router: of the protocol.
+        path: of the route.
         kind: of the fields.
-        types: media types of the body; none: JSON and forms.
-        query: whether they are parameters of the query.
+        found: what the document says of the answer.
+        methods: of HTTP; none: POST.
+    """
+    read = fields(kind)
+
+    def add(work: Callable[[Call[Model]], Awaitable[Response]]) -> None:
+        async def run(call: Any = read) -> Response:
+            return await work(call)
+
+        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        for method in methods or ["POST"]:
+            extra = document(kind, query=method == "GET")
+            how: Any = {"response_model": found, "openapi_extra": extra}
+            router.add_api_route(path, run, methods=[method], **how)
+
+    return add
+
+
+def document(kind: type[BaseModel], *, query: bool = False) -> dict[str, Any]:
+    """Return what the OpenAPI document says of a request with fields of a kind: of its
+    body or, on request, of its query.
     """
     schema = kind.model_json_schema()
     parts = schema.pop("$defs", {})  # the document has its own place for these
@@ -271,7 +288,7 @@ def document(kind: type[BaseModel], *types: str, query: bool = False) -> dict[st
             for name, own in schema["properties"].items()
         ]
         return {"parameters": parameters}
-    content = {name: {"schema": schema} for name in types or (JSON, FORM)}
+    content = {name: {"schema": schema} for name in (JSON, FORM)}
     return {"requestBody": {"required": True, "content": content}}
 
 

@@ -88,28 +88,6 @@ def find_engine(engines: Engines, source: str, target: str) -> TranslationEngine
     raise ServingError(400, code, fault, field=field, given=given)
 
 
-def check_pair(engines: Engines, source: str, target: str) -> None:
-    """Check that a text can be translated, or is in the target language already.
-
-    Raises:
-        ServingError: nothing translates the pair; in the words of LibreTranslate.
-    """
-    if source != target and (source, target) not in engines:
-        one, other = (
-            f"{name_language(code)} ({write_code(code)})" for code in (source, target)
-        )
-        fault = f"{other} is not available as a target language from {one}"
-        given = write_code(target)
-        raise ServingError(400, "unknown_pair", fault, field="target", given=given)
-
-
-def plain_text(text: str, format: str) -> str:
-    """Return a text without the markup of its format, to find out its language."""
-    if format != "html":
-        return text
-    return "\n".join(block.text for block in Html(text).blocks)
-
-
 async def translate_others(
     service: Service, queries: Sequence[Query], client: Client
 ) -> list[Translated]:
@@ -124,23 +102,49 @@ async def translate_others(
     ]
 
 
-async def find_source(
-    service: Service, field: str, text: str, target: str
-) -> tuple[str, float]:
-    """Return the language of a text, and the probability that it is the one: the most
-    probable that can be translated into the target language, or that itself.
+async def find_pair(
+    service: Service, named: Mapping[str, str], texts: Sequence[str], format: str
+) -> tuple[str, str, float]:
+    """Return the source and the target language of texts, which may be the same, and
+    the probability of the source if that is not named: then it is the most probable
+    that can be translated into the target language, or that itself.
+
+    Args:
+        service: that translates.
+        named: what the request has as its source and as its target.
+        texts: of the request.
+        format: of the texts, whose markup has no language.
 
     Raises:
-        ServingError: there are several, and no package to tell them apart.
+        ServingError: nothing translates the pair; in the words of LibreTranslate. Or
+            the source is not named, there are several, and no package to tell them
+            apart.
     """
-    known = {source for source, other in service.engines if other == target} | {target}
-    every = {source for source, _ in service.engines}
-    try:
-        ranked = await service.detect(text)
-    except ServingError as error:
-        if len(every) > 1:
-            raise ServingError(400, error.code, error.message, field=field) from None
-        ranked = [(code, 0.0) for code in every]
-    if len(every) == 1:
-        known = every
-    return next(own for own in ranked if own[0] in known)
+    (field, source), (aim, target) = named.items()
+    engines, probability = service.engines, 0.0
+    target = read_language(engines, aim, target)
+    if source:
+        source = read_language(engines, field, source)
+    else:
+        text = "\n".join(texts)
+        if format == "html":
+            text = "\n".join(block.text for block in Html(text).blocks)
+        sources = {source for source, _ in engines}
+        try:
+            ranked = await service.detect(text)
+        except ServingError as error:
+            if len(sources) > 1:
+                why = error.code, error.message
+                raise ServingError(400, *why, field=field) from None
+            ranked = [(code, 0.0) for code in sources]
+        if len(sources) > 1:
+            sources = {source for source, own in engines if own == target} | {target}
+        source, probability = next(own for own in ranked if own[0] in sources)
+    if source != target and (source, target) not in engines:
+        one, other = (
+            f"{name_language(code)} ({write_code(code)})" for code in (source, target)
+        )
+        fault = f"{other} is not available as a target language from {one}"
+        given = write_code(target)
+        raise ServingError(400, "unknown_pair", fault, field=aim, given=given)
+    return source, target, probability

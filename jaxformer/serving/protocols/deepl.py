@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from jaxformer.serving.errors import ServingError
@@ -13,17 +14,11 @@ from jaxformer.serving.fields import (
     Word,
     Words,
     answer,
-    check_texts,
-    default,
-    document,
-    fields,
+    route,
 )
 from jaxformer.serving.languages import (
-    check_pair,
-    find_source,
+    find_pair,
     name_language,
-    plain_text,
-    read_language,
     translate_others,
     write_code,
 )
@@ -37,16 +32,7 @@ _LIMIT = 10**12  # DeepL's number for none
 _REGIONS = {"en": ["en-GB", "en-US"], "pt": ["pt-BR", "pt-PT"]}
 
 
-def _divide(tags: Any) -> Any:
-    """Return names of tags, which may be one text with commas."""
-    listed = tags if isinstance(tags, list) else [tags]
-    names = (name for each in listed for name in str(each).lower().split(","))
-    return [name.strip() for name in names if name.strip()]
-
-
-_Tags = Annotated[list[str], BeforeValidator(_divide)]
 _Absent = Annotated[None, BeforeValidator(lambda own: own or None)]
-_Model = Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"]
 
 
 class Error(BaseModel):
@@ -61,16 +47,16 @@ class Asked(BaseModel):
     text: Annotated[Words, Field(min_length=1)]
     target_lang: Annotated[Word, Field(min_length=1)]
     source_lang: Word = ""
-    tag_handling: Literal["", "html", "xml"] = ""
-    ignore_tags: _Tags = []
-    splitting_tags: _Tags = []
-    non_splitting_tags: _Tags = []
+    tag_handling: Literal["html", "xml", ""] = ""
+    ignore_tags: Words = []
+    splitting_tags: Words = []
+    non_splitting_tags: Words = []
     outline_detection: bool = True
-    split_sentences: Annotated[Literal["0", "1", "nonewlines"], default("1")] = "1"
-    formality: Annotated[
-        Literal["default", "prefer_more", "prefer_less"], default("default")
-    ] = "default"
-    model_type: Annotated[_Model | None, default(None)] = None
+    split_sentences: Literal["0", "1", "nonewlines", ""] = ""
+    formality: Literal["default", "prefer_more", "prefer_less", ""] = ""
+    model_type: Literal[
+        "latency_optimized", "quality_optimized", "prefer_quality_optimized", ""
+    ] = ""
     glossary_id: _Absent = None
     glossary_ids: _Absent = None
     style_id: _Absent = None
@@ -88,7 +74,7 @@ class Key(BaseModel):
 class AskedSide(Key):
     """Fields of ``/v2/languages``."""
 
-    type: Annotated[Literal["source", "target"], default("source")] = "source"
+    type: Literal["source", "target", ""] = ""
 
 
 class AskedResource(Key):
@@ -145,50 +131,39 @@ def error(error: ServingError) -> dict[str, Any]:
     return {"message": error.message}
 
 
-@router.get(
-    "/v2/translate",
-    response_model=Translations,
-    openapi_extra=document(Asked, query=True),
-)
-@router.post(
-    "/v2/translate", response_model=Translations, openapi_extra=document(Asked)
-)
-async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
+@route(router, "/v2/translate", Asked, Translations, "POST", "GET")
+async def translate(call: Call[Asked]) -> Response:
     """Translate texts. The language of each is found for itself."""
     asked, service, client, request = call
-    check_texts(service, "text", asked.text)
-    engines, queries = service.engines, []
-    target = read_language(engines, "target_lang", asked.target_lang)
+    form = "html" if asked.tag_handling else "text"
     tags = {} if asked.outline_detection else {"*": "inline"}
-    tags |= dict.fromkeys(asked.splitting_tags, "block")
-    tags |= dict.fromkeys(asked.non_splitting_tags, "inline")
-    tags |= dict.fromkeys(asked.ignore_tags, "keep")
+    for rule, names in (
+        ("block", asked.splitting_tags),
+        ("inline", asked.non_splitting_tags),
+        ("keep", asked.ignore_tags),
+    ):
+        tags |= dict.fromkeys(re.findall(r"[^\s,]+", ",".join(names).lower()), rule)
     begin = end = ""
-    if (asked.tag_handling, asked.split_sentences) == ("xml", "1"):
+    if asked.tag_handling == "xml" and asked.split_sentences in ("", "1"):
         # In this element of HTML a line break ends a sentence.
         begin, end, tags["pre"] = "<pre>", "</pre>", "block"
-    for text in asked.text:
-        form = "html" if asked.tag_handling else "text"
-        if asked.source_lang:
-            source = read_language(engines, "source_lang", asked.source_lang)
-        else:
-            plain = plain_text(text, form)
-            source, _ = await find_source(service, "source_lang", plain, target)
-        check_pair(engines, source, target)
-        queries.append(
-            Query(
-                f"{begin}{text}{end}",
-                source,
-                target,
-                format=form,
-                sentences=asked.split_sentences != "0",
-                split_newlines=asked.split_sentences != "nonewlines",
-                tags=tags,
-            )
+    named = {"source_lang": asked.source_lang, "target_lang": asked.target_lang}
+    queries = [
+        Query(
+            f"{begin}{text}{end}",
+            *(await find_pair(service, named, [text], form))[:2],
+            format=form,
+            sentences=asked.split_sentences != "0",
+            split_newlines=asked.split_sentences != "nonewlines",
+            tags=tags,
         )
+        for text in asked.text
+    ]
     done = await translate_others(service, queries, client)
-    count_characters(request, sum(map(len, asked.text)))
-    used = (asked.model_type or "").removeprefix("prefer_")
+    state = request.app.state
+    count = sum(map(len, asked.text))
+    state.characters = getattr(state, "characters", 0) + count
+    used = asked.model_type.removeprefix("prefer_")
     more = {"model_type_used": used} if used else {}
     return answer(
         {
@@ -206,22 +181,8 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
     )
 
 
-def count_characters(request: Request, more: int = 0) -> int:
-    """Return the characters of all texts of a server, with some more."""
-    state = request.app.state
-    state.characters = getattr(state, "characters", 0) + more
-    return state.characters
-
-
-@router.get(
-    "/v2/languages",
-    response_model=list[Language],
-    openapi_extra=document(AskedSide, query=True),
-)
-@router.post(
-    "/v2/languages", response_model=list[Language], openapi_extra=document(AskedSide)
-)
-async def languages(call: Annotated[Call[AskedSide], fields(AskedSide)]) -> Response:
+@route(router, "/v2/languages", AskedSide, list[Language], "POST", "GET")
+async def languages(call: Call[AskedSide]) -> Response:
     """List languages."""
     is_target = call.asked.type == "target"
     more = {"supports_formality": False} if is_target else {}
@@ -234,10 +195,8 @@ async def languages(call: Annotated[Call[AskedSide], fields(AskedSide)]) -> Resp
     )
 
 
-@router.get("/v3/languages", openapi_extra=document(AskedResource, query=True))
-async def list_both(
-    call: Annotated[Call[AskedResource], fields(AskedResource)],
-) -> Response:
+@route(router, "/v3/languages", AskedResource, None, "GET")
+async def list_both(call: Call[AskedResource]) -> Response:
     """List the languages of both sides; none for what is not texts."""
     sources, targets = (_name_codes(call.service, side) for side in (False, True))
     shown = sources | targets if call.asked.resource == "translate_text" else {}
@@ -267,11 +226,10 @@ def _name_codes(service: Service, is_target: bool) -> dict[str, str]:
     return names
 
 
-@router.get("/v2/usage", response_model=Usage, openapi_extra=document(Key, query=True))
-@router.post("/v2/usage", response_model=Usage, openapi_extra=document(Key))
-async def usage(call: Annotated[Call[Key], fields(Key)]) -> Response:
+@route(router, "/v2/usage", Key, Usage, "POST", "GET")
+async def usage(call: Call[Key]) -> Response:
     """Count the characters translated."""
-    count = count_characters(call.request)
+    count = getattr(call.request.app.state, "characters", 0)
     return answer({"character_count": count, "character_limit": _LIMIT})
 
 

@@ -14,18 +14,13 @@ from jaxformer.serving.fields import (
     Served,
     Whole,
     Word,
+    Words,
     answer,
-    check_texts,
-    default,
-    document,
-    fields,
+    route,
 )
 from jaxformer.serving.languages import (
-    check_pair,
-    find_source,
+    find_pair,
     name_language,
-    plain_text,
-    read_language,
     translate_others,
     write_code,
 )
@@ -56,11 +51,11 @@ class Error(BaseModel):
 class Asked(BaseModel):
     """Fields of ``POST /translate``."""
 
-    q: Annotated[Word | list[Word], Field(min_length=1)]
+    q: Annotated[Word | Words, Field(min_length=1)]
     source: Annotated[_Named, Field(description="a code of /languages, or auto")]
     target: _Named
-    format: Annotated[Literal["text", "html"], default("text")] = "text"
-    alternatives: Annotated[Whole, default(0)] = 0
+    format: Literal["text", "html", ""] = ""
+    alternatives: Whole = 0
     api_key: str | None = None
 
 
@@ -105,46 +100,34 @@ def error(error: ServingError) -> dict[str, Any]:
     return {"error": words.format(**vars(error))}
 
 
-@router.post("/translate", response_model=Translations, openapi_extra=document(Asked))
-async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
+@route(router, "/translate", Asked, Translations)
+async def translate(call: Call[Asked]) -> Response:
     """Translate texts."""
     asked, service, client, _ = call
-    is_list, engines = isinstance(asked.q, list), service.engines
     texts = asked.q if isinstance(asked.q, list) else [asked.q]
-    check_texts(service, "q", texts, listed=is_list)
-    target, found = read_language(engines, "target", asked.target), None
-    if asked.source.lower() == "auto":
-        text = "\n".join(plain_text(text, asked.format) for text in texts)
-        source, probability = await find_source(service, "source", text, target)
-        found = _show(source, probability)
-    else:
-        source = read_language(engines, "source", asked.source)
-    check_pair(engines, source, target)
+    is_auto = asked.source.lower() == "auto"
+    named = {"source": "" if is_auto else asked.source, "target": asked.target}
+    form = asked.format or "text"
+    source, target, probability = await find_pair(service, named, texts, form)
     n_best = 1
     if source != target:  # fewer than wanted, if the beam has no more
-        most = engines[source, target].beam_size - 1
+        most = service.engines[source, target].beam_size - 1
         n_best += min(most, max(asked.alternatives, 0))
-    queries = [Query(text, source, target, asked.format, n_best) for text in texts]
-    shown: list[dict[str, Any]] = []
-    for each in await translate_others(service, queries, client):
-        shown.append({"translatedText": each.text})
-        if asked.alternatives > 0:
-            shown[-1]["alternatives"] = each.alternatives
-        if found:
-            shown[-1]["detectedLanguage"] = found
-    if not is_list:
-        return answer(shown[0])
-    return answer({name: [own[name] for own in shown] for name in shown[0]})
+    queries = [Query(text, source, target, form, n_best) for text in texts]
+    done = await translate_others(service, queries, client)
+    shown: dict[str, list[Any]] = {"translatedText": [each.text for each in done]}
+    if asked.alternatives > 0:
+        shown["alternatives"] = [each.alternatives for each in done]
+    if is_auto:
+        shown["detectedLanguage"] = [_show(source, probability)] * len(done)
+    if asked.q is texts:
+        return answer(shown)
+    return answer({name: own[0] for name, own in shown.items()})
 
 
-@router.post(
-    "/detect", response_model=list[Detected], openapi_extra=document(AskedLanguage)
-)
-async def detect(
-    call: Annotated[Call[AskedLanguage], fields(AskedLanguage)],
-) -> Response:
+@route(router, "/detect", AskedLanguage, list[Detected])
+async def detect(call: Call[AskedLanguage]) -> Response:
     """Rank the languages of a text."""
-    check_texts(call.service, "q", [call.asked.q], listed=False)
     return answer([_show(*own) for own in await call.service.detect(call.asked.q)])
 
 

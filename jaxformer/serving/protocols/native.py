@@ -13,36 +13,35 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from fastapi import APIRouter, Depends, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from jaxformer.data.records import Pair
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import (
-    JSON,
     Call,
+    Limited,
     Served,
     Whole,
     Word,
     Words,
     answer,
-    check_texts,
-    default,
     document,
     fields,
+    route,
     write_json,
     wrong,
 )
 from jaxformer.serving.languages import find_engine, name_language
 from jaxformer.serving.service import Admitted, Client, Service
 from jaxformer.translation.pairs import MOST_LIKELY
+from jaxformer.translation.results import PairScore
 from jaxformer.translation.text.text import Query, SentenceResult, Translated
 
 PATHS = ("/v1",)
 
 _MOST_WEIGHTS = 2**18
 """Most weights of the alignments in an answer: writing them takes a second."""
-_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 class Languages(BaseModel):
@@ -56,13 +55,10 @@ class Languages(BaseModel):
 class Options(Languages):
     """How texts are translated."""
 
-    format: Annotated[Literal["text", "html"], default("text")] = "text"
+    format: Literal["text", "html", ""] = ""
     n_best: Annotated[Whole, Field(ge=1)] = 1
     required: Annotated[list[list[Word]], Field(description="for each text")] = []
-    alignment: Annotated[
-        Literal[False, True, "soft"],
-        BeforeValidator(lambda own: _FLAGS.get(str(own).lower(), own)),
-    ] = False
+    alignment: bool | Literal["soft"] = False
     split_newlines: bool = True
     split_sentences: bool = True
 
@@ -110,7 +106,7 @@ class AskedPair(BaseModel):
 class AskedScores(Languages):
     """Fields of ``/v1/score``."""
 
-    pairs: Annotated[list[AskedPair], Field(min_length=1)]
+    pairs: Annotated[list[AskedPair], Field(min_length=1), Limited]
 
 
 class Model(BaseModel):
@@ -170,6 +166,9 @@ class Candidate(BaseModel):
     probability: float
 
 
+_Weights = list[list[list[list[float]]]]
+
+
 class Maps(BaseModel):
     """Answer of ``/v1/attention``: weights by layer, head, and both tokens."""
 
@@ -178,9 +177,9 @@ class Maps(BaseModel):
     source_tokens: list[str]
     target_tokens: list[str]
     read_tokens: list[str]
-    encoder: list[list[list[list[float]]]]
-    decoder: list[list[list[list[float]]]]
-    cross: list[list[list[list[float]]]]
+    encoder: _Weights
+    decoder: _Weights
+    cross: _Weights
     candidates: list[list[Candidate]]
 
 
@@ -198,17 +197,10 @@ class NextWords(BaseModel):
     alternatives: list[NextWord]
 
 
-class Score(BaseModel):
-    """The log-probability of a translation."""
-
-    log_probability: float | None
-    tokens: int
-
-
 class Scores(BaseModel):
     """Answer of ``/v1/score``."""
 
-    scores: list[Score]
+    scores: list[PairScore]
 
 
 class Fault(BaseModel):
@@ -237,13 +229,18 @@ def error(error: ServingError) -> dict[str, Any]:
     return {"error": error.to_json()}
 
 
-@router.post(
-    "/translate", response_model=Translations, openapi_extra=document(Asked, JSON)
-)
-async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
+@route(router, "/translate", Asked, Translations)
+async def translate(call: Call[Asked]) -> Response:
     """Translate texts."""
     begun, (asked, service, client, _) = time.monotonic(), call
-    engine, queries = _make_queries(service, asked, *_read_texts(service, asked))
+    texts, prefixes = asked.texts, asked.prefixes
+    if (asked.text is None) == (texts is None):
+        why = "missing", "texts is missing: send this field, or text"
+        why = ("wrong_type", "send text or texts, not both") if texts else why
+        raise ServingError(400, *why, field="texts")
+    if texts is None:
+        texts, prefixes = [asked.text or ""], [asked.prefix]
+    engine, queries = _make_queries(service, asked, texts, prefixes)
     done = await service.translate(queries, client)
     is_soft = asked.alignment == "soft"
     if is_soft:
@@ -258,26 +255,11 @@ async def translate(call: Annotated[Call[Asked], fields(Asked)]) -> Response:
     return answer({"translations": translations, **_show_work(engine, client, begun)})
 
 
-def _read_texts(service: Service, asked: Asked) -> tuple[list[str], list[str]]:
-    """Return texts and their prefixes."""
-    if (asked.text is None) == (asked.texts is None):
-        code, words = "missing", "texts is missing: send this field, or text"
-        if asked.text is not None:
-            code, words = "wrong_type", "send text or texts, not both"
-        raise ServingError(400, code, words, field="texts")
-    if asked.texts is None:
-        check_texts(service, "text", [asked.text or ""], listed=False)
-        return [asked.text or ""], [asked.prefix]
-    check_texts(service, "texts", asked.texts)
-    return asked.texts, asked.prefixes
-
-
 async def _admit(
     call: Annotated[Call[AskedOne], fields(AskedOne)],
 ) -> AsyncIterator[tuple[Call[AskedOne], Admitted]]:
     """Admit a text, so that one that is refused is answered with a status."""
     asked, service, client, _ = call
-    check_texts(service, "text", [asked.text], listed=False)
     _, queries = _make_queries(service, asked, [asked.text], [asked.prefix])
     async with service.admit(queries, client) as admitted:
         yield call, admitted
@@ -286,7 +268,7 @@ async def _admit(
 @router.post(
     "/translate/stream",
     response_class=EventSourceResponse,
-    openapi_extra=document(AskedOne, JSON),
+    openapi_extra=document(AskedOne),
 )
 async def stream(
     given: Annotated[tuple[Call[AskedOne], Admitted], Depends(_admit)],
@@ -325,16 +307,11 @@ def _event(name: str, data: Any) -> ServerSentEvent:
     return ServerSentEvent(event=name, raw_data=write_json(data))
 
 
-@router.post(
-    "/attention", response_model=Maps, openapi_extra=document(AskedAttention, JSON)
-)
-async def attend(
-    call: Annotated[Call[AskedAttention], fields(AskedAttention)],
-) -> Response:
+@route(router, "/attention", AskedAttention, Maps)
+async def attend(call: Call[AskedAttention]) -> Response:
     """Show attention weights, of the model's own translation if none is given."""
     asked, service, client, _ = call
     text, translation = asked.text, asked.translation
-    check_texts(service, "text", [text], listed=False)
     engine = find_engine(service.engines, asked.source, asked.target)
     queries = [Query(text, *engine.languages, sentences=False)]
     async with service.admit(queries[translation is not None :], client, 1) as own:
@@ -342,18 +319,15 @@ async def attend(
             translation = each.text
         work = methodcaller("attend", text, translation, asked.k)
         ((maps, candidates),) = await service.call(engine, [work], own.room)
-    weights = {
-        name: np.round(getattr(maps, name).astype(np.float64), 4).tolist()
-        for name in ("encoder", "decoder", "cross")
+    shown = {
+        name: own if isinstance(own, list) else np.round(own.astype(float), 4).tolist()
+        for name, own in vars(maps).items()
     }
     return answer(
         {
             "text": text,
             "translation": translation,
-            "source_tokens": maps.source_tokens,
-            "target_tokens": maps.target_tokens,
-            "read_tokens": maps.read_tokens,
-            **weights,
+            **shown,
             "candidates": [
                 [{"token": token, "probability": value} for token, value in own]
                 for own in candidates
@@ -362,15 +336,10 @@ async def attend(
     )
 
 
-@router.post(
-    "/alternatives", response_model=NextWords, openapi_extra=document(AskedWords, JSON)
-)
-async def alternatives(
-    call: Annotated[Call[AskedWords], fields(AskedWords)],
-) -> Response:
+@route(router, "/alternatives", AskedWords, NextWords)
+async def alternatives(call: Call[AskedWords]) -> Response:
     """Find next words."""
     asked, service, client, _ = call
-    check_texts(service, "text", [asked.text, asked.prefix], listed=False)
     engine = find_engine(service.engines, asked.source, asked.target)
     work = methodcaller("alternatives", asked.text, asked.prefix, asked.k)
     async with service.admit([], client, 1) as own:
@@ -378,12 +347,10 @@ async def alternatives(
     return answer({"alternatives": [each._asdict() for each in found]})
 
 
-@router.post("/score", response_model=Scores, openapi_extra=document(AskedScores, JSON))
-async def score(call: Annotated[Call[AskedScores], fields(AskedScores)]) -> Response:
+@route(router, "/score", AskedScores, Scores)
+async def score(call: Call[AskedScores]) -> Response:
     """Score given translations."""
     asked, service, client, _ = call
-    for name in ("text", "translation"):
-        check_texts(service, "pairs", [getattr(own, name) for own in asked.pairs])
     engine = find_engine(service.engines, asked.source, asked.target)
     works = [
         methodcaller("score", Pair(own.text, own.translation)) for own in asked.pairs
@@ -427,22 +394,17 @@ def _make_queries(
     engine = find_engine(service.engines, asked.source, asked.target)
     if asked.n_best > (most := engine.beam_size):
         raise wrong("n_best", f"at most {most}", asked.n_best, "out_of_range", most)
-    rows: dict[str, Sequence[Any]] = {
-        "prefixes": prefixes or [""] * len(texts),
-        "required": asked.required or [[]] * len(texts),
-    }
-    for name, own in rows.items():
-        if len(own) != (count := len(texts)):
+    count = len(texts)
+    prefixes, required = prefixes or [""] * count, asked.required or [[]] * count
+    for name, own in (("prefixes", prefixes), ("required", required)):
+        if len(own) != count:
             rule = f"a list of one for each text, {count}"
             raise wrong(name, rule, own, "out_of_range", count, len(own))
-    check_texts(service, "prefixes", rows["prefixes"])
-    for phrases in rows["required"]:
-        check_texts(service, "required", phrases)
     return engine, [
         Query(
             text,
             *engine.languages,
-            format=asked.format,
+            format=asked.format or "text",
             n_best=asked.n_best,
             prefix=prefix,
             required=tuple(filter(None, phrases)),
@@ -450,7 +412,7 @@ def _make_queries(
             split_newlines=asked.split_newlines,
             sentences=asked.split_sentences,
         )
-        for text, prefix, phrases in zip(texts, *rows.values(), strict=True)
+        for text, prefix, phrases in zip(texts, prefixes, required, strict=True)
     ]
 
 
