@@ -45,7 +45,9 @@ def test_deep_translator_speaks_deepl(url, monkeypatch):
 
 
 def test_deepl_for_python(url, service):
-    """Lists, tags, languages from the body of a GET, usage, and codes with regions."""
+    """Lists, whose texts share batches, tags, languages from the body of a GET, usage,
+    and codes with regions.
+    """
     with contextlib.closing(deepl.DeepLClient("k", server_url=url)) as client:
         done = client.translate_text(
             ["Hi", "<b>ü</b>"],
@@ -79,13 +81,3 @@ def test_deepl_for_python(url, service):
             client.translate_text("Hi", target_lang="XX")
         with pytest.raises(deepl.DeepLException, match="formality must be"):
             client.translate_text("Hi", target_lang="DE", formality="more")
-
-
-def test_a_list_of_texts_is_one_call_of_the_service(url, service):
-    """So its texts share batches: a list takes less time than its texts one by one."""
-    texts = [f"text {i}" for i in range(20)]
-    with contextlib.closing(deepl.DeepLClient("k", server_url=url)) as client:
-        before = len(service.asked)
-        done = client.translate_text(texts, source_lang="EN", target_lang="DE")
-        assert [each.text for each in done] == [text.upper() for text in texts]
-        assert len(service.asked) == before + 1

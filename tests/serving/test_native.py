@@ -80,13 +80,14 @@ def test_an_answer_has_not_too_many_weights(monkeypatch, path):
 
 @pytest.mark.parametrize("format", ["text", "html"])
 def test_the_words_of_a_sentence_without_end_are_not_linked(monkeypatch, format):
-    """Only a request for the links is refused."""
-    monkeypatch.setattr(service, "MOST_ALIGNED", 9)
-    body = {"text": " ".join("abcdefghij"), "format": format, "n_best": 2}
+    """All of it is translated; only a request for the links is refused."""
+    monkeypatch.setattr(service, "MOST_ALIGNED", 503)
+    text = " ".join(f"w{number}" for number in range(504))
+    body = {"text": text, "format": format, "n_best": 2}
     (done,) = post("/v1/translate", body).json["translations"]
-    assert done["text"] == body["text"].upper()
+    assert done["text"] == text.upper()
     answer = post("/v1/translate", {**body, "alignment": True})
-    assert (answer.status, answer.json["error"]["given"]) == (422, 10)
+    assert (answer.status, answer.json["error"]["given"]) == (422, 504)
 
 
 def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
@@ -94,11 +95,6 @@ def test_too_many_sentences_are_refused_before_they_are_encoded(monkeypatch):
     body = {"texts": ["One.\n" * 20] * 2}
     answer = post("/v1/translate", body, queue=30)
     assert (answer.status, answer.json["error"]["given"]) == (413, 40)
-
-
-def test_a_sentence_that_cannot_be_split_is_refused():
-    answer = post("/v1/translate", {"text": "x" * 50})
-    assert (answer.status, answer.json["error"]["code"]) == (422, "sentence_too_long")
 
 
 def test_a_fault_tells_nothing_but_an_id():

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import httpx
 import pytest
@@ -53,6 +54,26 @@ def test_sentences_of_all_clients_share_batches():
 
     served(work, engine)
     assert [len(texts) for _, texts in engine.batches] == [1, 4, 4]
+
+
+def test_an_answer_says_how_long_it_waited():
+    """At least as long as a batch of others was searched."""
+    engine = Held()
+
+    async def work(app, _):
+        first = begin(app, "first")
+        await until(lambda: engine.batches)
+        second = begin(app, "second")
+        await asyncio.sleep(0.1)
+        since = time.monotonic()
+        await asyncio.sleep(0.1)
+        least = time.monotonic() - since
+        engine.free.set()
+        await first
+        found = (await second).json
+        assert least <= found["queue_seconds"] <= found["seconds"]
+
+    served(work, engine)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1"])
@@ -169,6 +190,7 @@ def test_a_request_that_waits_too_long_is_answered_with_504():
         answer = await begin(app, lines(9))
         error = answer.json["error"]
         assert (answer.status, error["code"], error["limit"]) == (504, "deadline", 1.0)
+        assert "not done after 1 seconds: try again" in error["message"]
         assert service.batcher.held == 0
         await asyncio.sleep(0.4)
         assert text_of(await begin(app, "next")) == "NEXT"
