@@ -144,9 +144,12 @@ def _choose(
         bias=bias is not None,
         window=isinstance(mask, SegmentMask) and mask.window is not None,
     )
-    if backend == "auto" and not isinstance(mask, SegmentMask | None):
+    chosen = backends.fit(backend, attending)
+    # The kernel of JAX does not say over which axes of a shard_map its result varies.
+    checked = chosen == "pallas" and bool(jax.typeof(query).mat.varying)
+    if backend == "auto" and (checked or not isinstance(mask, SegmentMask | None)):
         return "plain"
-    return backends.fit(backend, attending)
+    return chosen
 
 
 def _fused(

@@ -32,7 +32,6 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import Base
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, round_down, round_up
-from jaxformer.data.packing import RowShape
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.word_vectors import Rows, read_vectors
 from jaxformer.errors import InputError
@@ -94,8 +93,7 @@ def train(
         display = enter(closing(make_display(config.training.steps)))
         compilations = enter(Compilations(display))
         # Before any text is read.
-        longest = max(length for _, length in largest_batch(config, 1).values())
-        _check_backend(config, longest, train=True)
+        choose_backend(make_model(config.model), None, 1, train=True)
         directory = together(lambda: bucket.open_directory(workdir))
         display.doing("reading the text and its vocabulary")
         run = open_run(config, directory, report=display.say)
@@ -130,18 +128,9 @@ def train(
 
 
 def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
-    config = run.config
-    seed = config.training.seed
+    seed = run.config.training.seed
     data = run.text.load(run.vocabularies, seed=seed, report=display.say)
     valid = validation_batches(run, data)
-    if isinstance(data.shape, RowShape):
-        # Longer than planned before where lengths vary more on one side.
-        _check_backend(config, max(data.shape[:2]), train=True)
-    longest = max(tokens.shape[1] for batch in valid for tokens in batch.values())
-    try:
-        _check_backend(config, longest, train=False)
-    except InputError as error:
-        raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     report_unknown(run, data, valid, display.say)
     return data, valid
 
@@ -174,11 +163,6 @@ def _check_start(
         return _first_state(run, engine, data, compile_ahead), texts
     together(lambda: _check_validation(run, texts))
     return None, texts
-
-
-def _check_backend(config: RunConfig, length: int, *, train: bool) -> None:
-    """Refuse an attention backend that does not fit."""
-    choose_backend(make_model(config.model), None, length, train=train)
 
 
 def _claim(

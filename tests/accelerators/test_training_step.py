@@ -64,9 +64,9 @@ def step(request, compile_for):
 
 def test_a_step_is_what_it_should_be(step):
     """The state is donated whole. No array holds the attention weights of all heads,
-    or, except on a v5p, all logits where they exceed :data:`MOST_LOGIT_BYTES`. No
-    matmul has operands of float32. Nothing goes to the host and back. It compiles
-    within minutes.
+    except on a TPU, or, except on a v5p, all logits where they exceed
+    :data:`MOST_LOGIT_BYTES`. No matmul has operands of float32. Nothing goes to the
+    host and back. It compiles within minutes.
     """
     assert step.compiled_in < MOST_SECONDS
     heading = step.text.partition("\n")[0]
@@ -74,7 +74,8 @@ def test_a_step_is_what_it_should_be(step):
     assert len(donated) == len(jax.tree.leaves(step.engine.shapes))
     memory = step.compiled.memory_analysis()
     assert memory.alias_size_in_bytes >= step.state_bytes
-    assert not _attention_weights(step, step.text)
+    on_tpu = step.engine.mesh.devices.flat[0].platform == "tpu"
+    assert on_tpu or not _attention_weights(step, step.text)
     assert not _float32_matmuls(step.text)
     assert not host_calls(step.text)
     if 4 * _count_logits(step) > MOST_LOGIT_BYTES:
@@ -104,11 +105,12 @@ def _has_logits(step):
 
 def _attention_weights(step, text):
     """Return arrays of the weights of all heads of a device's rows."""
-    most = step.rows * step.config.model.num_heads * LENGTH**2 // step.shards
+    _, length = step.shapes["target"]
+    most = step.rows * step.config.model.num_heads * length**2 // step.shards
     return [
         shape
         for _, shape in arrays(text)
-        if shape[-2:] == (LENGTH, LENGTH) and math.prod(shape) >= most
+        if shape[-2:] == (length, length) and math.prod(shape) >= most
     ]
 
 
@@ -127,18 +129,25 @@ def _float32_matmuls(text):
 
 
 @pytest.mark.parametrize(
-    ("topology", "kernel"),
+    ("topology", "rows", "length", "kernel"),
     [
-        ("h200:1", "__cudnn$fmha"),
-        pytest.param("v5e:1x1", "tpu_custom_call", marks=slow),
+        ("h200:1", 16, 256, "__cudnn$fmha"),
+        pytest.param("v5e:1x1", 4, 1024, "tpu_custom_call", marks=slow),
+        pytest.param("v5p:2x2x1", 8, 2048, "tpu_custom_call", marks=slow),
+        pytest.param("v6e:1x1", 2, 2048, "tpu_custom_call", marks=slow),
     ],
 )
 def test_auto_takes_the_kernel_of_the_machine_and_holds_less(
-    topology, kernel, compile_for
+    topology, rows, length, kernel, compile_for
 ):
     """Attention by a kernel, forward and backward, and by plain matmuls."""
+    size = {"packed": True, "model__max_length": length}
     fused, plain = (
-        compile_for("paper/ende_base", topology, 16, model__attention_backend=backend)
+        compile_for(
+            *("paper/ende_base", topology, rows, length),
+            **size,
+            model__attention_backend=backend,
+        )
         for backend in ("auto", "plain")
     )
     call = f'custom_call_target="{kernel}'

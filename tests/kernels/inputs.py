@@ -1,12 +1,15 @@
 """Numbers for the tests of kernels, and kernels of machines that are not there."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import jax
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel as splash,
+)
 
 from jaxformer.kernels import backends
 
@@ -23,7 +26,9 @@ def within_backend(backend: str) -> Iterator[None]:
     own implementation of the same function.
     """
     if backend == "pallas":
-        with pltpu.force_tpu_interpret_mode():
+        made = functools.partial(splash.make_splash_mha_single_device, interpret=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(splash, "make_splash_mha_single_device", made)
             yield
         return
     xla = jax.nn.dot_product_attention

@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 from kernels.inputs import within_backend
 
 from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.kernels import attend, attention
-from jaxformer.kernels.backends import LONGEST, Attending, fit
+from jaxformer.kernels.backends import LONG, Attending, fit
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.transformer import Transformer
@@ -43,12 +42,12 @@ def test_a_model_with_a_kernel_predicts_the_same():
     }
     params = jax.jit(plain.init)(jax.random.key(0), source, target)
     fused = plain.clone(
-        config=TransformerConfig(**{**vars(config), "attention_backend": "auto"}),
+        config=dataclasses.replace(config, attention_backend="pallas"),
         device=SimpleNamespace(platform="tpu"),
     )
     for more in ({}, packing):
         expected = jax.jit(plain.apply)(params, source, target, **more)
-        with pltpu.force_tpu_interpret_mode():
+        with within_backend("pallas"):
             found = jax.jit(fused.apply)(params, source, target, **more)
         real = np.asarray(target)[0] != 0
         assert np.abs(found - expected)[0, real].max() < 1e-5
@@ -121,7 +120,7 @@ def test_each_device_computes_its_rows_and_heads(shape):
     sharding = jax.sharding.NamedSharding(mesh, spec)
     placed = [jax.device_put(x, sharding) for x in (query, key, value)]
     expected = run("plain", query, key, value)
-    with pltpu.force_tpu_interpret_mode():
+    with within_backend("pallas"):
         found = jax.jit(functools.partial(run, "pallas"))(*placed)
     assert found.sharding.shard_shape(found.shape) == sharding.shard_shape(found.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
@@ -138,17 +137,17 @@ USUAL = Attending("gpu", "8.0", jnp.dtype("bfloat16"), 64, 64, 256, dropout=Fals
         ({"capability": "7.5"}, "plain"),
         ({"capability": None}, "plain"),
         ({"capability": "gfx942"}, "plain"),  # AMD
-        ({"platform": "tpu"}, "pallas"),
-        ({"platform": "tpu", "dtype": jnp.dtype("float32")}, "pallas"),
+        ({"platform": "tpu", "length": LONG}, "pallas"),
+        ({"platform": "tpu", "length": LONG, "dtype": jnp.dtype("float32")}, "pallas"),
+        ({"platform": "tpu", "length": LONG - 1}, "plain"),
         ({"platform": "cpu"}, "plain"),
         ({"dtype": jnp.dtype("float32")}, "plain"),
         ({"d_k": 16}, "plain"),
         ({"d_k": 256, "d_v": 256}, "plain"),
         ({"dropout": True}, "plain"),
         ({"bias": True}, "plain"),
-        ({"platform": "tpu", "window": True}, "plain"),
-        ({"platform": "tpu", "length": LONGEST + 1}, "plain"),
-        ({"platform": "tpu", "dtype": jnp.dtype("float16")}, "plain"),
+        ({"platform": "tpu", "length": LONG, "window": True}, "plain"),
+        ({"platform": "tpu", "length": LONG, "dtype": jnp.dtype("float16")}, "plain"),
     ],
 )
 def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
@@ -172,7 +171,6 @@ def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
             {"platform": "tpu", "dtype": jnp.dtype("float16")},
             "in bfloat16 or float32, not in float16",
         ),
-        ("pallas", {"platform": "tpu", "length": 2000}, "at most 1024 positions, not"),
     ],
 )
 def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, message):
@@ -194,10 +192,6 @@ def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, me
             "has no window of attention: set backend=auto",
         ),
         ({"backend": "cudnn"}, "computes in bfloat16 or float16, not in float32: set"),
-        (
-            dict.fromkeys(("key", "value"), jnp.ones((1, LONGEST + 1, 2, 8))),
-            "takes at most 1024 positions, not 1025: set backend=auto",
-        ),
     ],
 )
 def test_a_kernel_refuses_what_it_cannot_compute(changes, message):
@@ -221,19 +215,28 @@ def test_cudnn_is_refused_without_a_gpu(monkeypatch):
 
 def test_auto_is_the_kernel_of_the_first_device_where_it_fits(monkeypatch):
     """Here plain attention, which returns weights; on a TPU the kernel, but for a mask
-    that is an array.
+    that is an array, and under a check of what varies over devices.
     """
-    x = jnp.ones((1, 4, 2, 8))
-    segments = F.SegmentMask(jnp.ones((1, 4), int))
+    x = jnp.ones((1, LONG, 1, 8))
+    segments = F.SegmentMask(jnp.ones((1, LONG), int))
     auto = functools.partial(attend, x, x, x, backend="auto")
     expected, weights = auto(segments)
     assert weights is not None
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="tpu")])
-    assert auto(segments.dense(4))[1] is not None
-    with pltpu.force_tpu_interpret_mode():
+    assert auto(segments.dense(LONG))[1] is not None
+    with within_backend("pallas"):
         output, weights = auto(segments)
     assert weights is None
     np.testing.assert_allclose(output, expected, rtol=1e-6)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("rows")
+    checked = jax.shard_map(
+        lambda x: attend(x, x, x, backend="auto")[0],
+        mesh=mesh,
+        in_specs=rows,
+        out_specs=rows,
+    )
+    assert jax.eval_shape(checked, jnp.ones((2, LONG, 1, 8))).shape[0] == 2
 
 
 def test_cudnn_refuses_a_key_after_padding():

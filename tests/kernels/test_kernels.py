@@ -40,6 +40,8 @@ class Kernel(NamedTuple):
         contents: of these.
         derivatives: whether there are any; 2 with those of second order, forward.
         within: where it is computed.
+        cancelled: outputs whose zeros are differences of equal numbers, rounded: in
+            flash attention the gradient of a query with one key.
     """
 
     fast: Callable[..., Any]
@@ -53,6 +55,7 @@ class Kernel(NamedTuple):
     contents: tuple[float, ...] = (np.inf, -np.inf, np.nan)
     derivatives: int = 2
     within: Callable[[], Any] = contextlib.nullcontext
+    cancelled: tuple[int, ...] = ()
 
 
 def rounded(times=1.0, slack=1.0):
@@ -152,6 +155,7 @@ def fused(backend, mask, heads=(2, 2)):
         bounds=(of_largest(0.45),),
         derivatives=1,
         within=functools.partial(within_backend, backend),
+        cancelled=(1,) if backend == "pallas" else (),
     )._replace(
         fast=lambda *x: K.attend(*x, mask, backend=backend)[0],
         plain=lambda *x: attend(*x, dense)[0],
@@ -556,4 +560,4 @@ def test_equals_its_equation(name, dtype):
                 error, allowed = np.abs(a - b), bound(b, *ulps)
                 close = (a == b) | (np.isnan(a) & np.isnan(b)) | (error <= allowed)
             assert close.all(), (name, dtype, i, (error / largest(b)).max() / ulps[2])
-            assert (a[b == 0] == 0).all(), (name, dtype, i)
+            assert i in kernel.cancelled or (a[b == 0] == 0).all(), (name, dtype, i)

@@ -54,12 +54,12 @@ def test_kernels_of_a_device_are_not_taken():
         windowed = "attention_window" in settings
         taken = "window of attention" if windowed else "bias on scores"
         model = make_model(0, **settings)[0].copy(device=tpu)
-        assert choose_backend(model, "auto", 8, train=False) == "plain"
+        assert choose_backend(model, "auto", 1024, train=False) == "plain"
         with pytest.raises(InputError, match=f"=pallas has no {taken}"):
             choose_backend(model, "pallas", 8, train=False)
     model, _ = make_model(0, num_key_value_heads=1, positions="rotary")
     model = model.copy(device=tpu)
-    assert choose_backend(model, "auto", 8, train=False) == "pallas"
+    assert choose_backend(model, "auto", 1024, train=False) == "pallas"
 
 
 @pytest.mark.parametrize("name", LATER)

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -219,58 +218,3 @@ def test_an_attention_backend_is_refused_before_any_text_is_read(train, tmp_path
     with pytest.raises(InputError, match="pallas is for a TPU, and this is a CPU"):
         train("run", changes)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture
-def refused_for_a_kernel(train, tmp_path, monkeypatch):
-    """Return a function that expects a run with the kernel of a TPU to be refused, with
-    a line, before it trains.
-    """
-    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="tpu")])
-    monkeypatch.setattr(training, "make_engine", lambda *_: None)
-    long = {"model.max_length": 2_048, "data.tokens_per_batch": 4_096}
-
-    def refuse(line, changes):
-        with pytest.raises(InputError, match=line):
-            train("run", {"model.attention_backend": "pallas", **long, **changes})
-        assert not (tmp_path / "run").exists()
-
-    return refuse
-
-
-@pytest.mark.parametrize(
-    ("max_length", "line"),
-    [(2_001, "not 2008: set"), (512, "=pallas takes at most 1024 positions, not 1")],
-)
-def test_packed_rows_too_long_for_a_kernel_are_refused_before_training(
-    refused_for_a_kernel, tmp_path, max_length, line
-):
-    """Rows hold the longest pair, so that ``packed_length`` is no bound; nor is that,
-    where lengths vary more on one side.
-    """
-    for name, first, words in (("source", 200, 1), ("target", 20, 20)):
-        text = "0 " * first + "\n" + ("0 " * words + "\n") * 99
-        (tmp_path / name).write_text(text)
-    changes = {
-        "data.train": f"text:{tmp_path / 'source'},{tmp_path / 'target'}",
-        "data.max_length": max_length,
-        "data.max_length_ratio": None,
-        "data.vocabulary_size": 7,
-        "data.packing": True,
-        "data.packed_length": 64,
-        "data.shape_multiple": 8,
-    }
-    refused_for_a_kernel(line, changes)
-
-
-def test_a_validation_text_too_long_for_a_kernel_is_refused_before_training(
-    refused_for_a_kernel, tmp_path
-):
-    """Training takes shorter pairs, so that the kernel would refuse the first
-    evaluation only.
-    """
-    for name, words in (("long", 600), ("short", 5)):
-        (tmp_path / name).write_text("0 " * words + "\n")
-    valid = f"text:{tmp_path / 'short'},{tmp_path / 'long'}"
-    line = r"data.valid \(.*\): .*=pallas takes at most 1024 positions, not 12"
-    refused_for_a_kernel(line, {"data.max_length": 16, "data.valid": valid})
