@@ -10,6 +10,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -382,6 +383,15 @@ def _install(function: Work[Any]) -> None:
     _installed = function
     # Ctrl-C reaches every process of a terminal; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent ends, even by SIGKILL."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        signals.end(1)
 
 
 def _work(chunk: tuple[list[Pair], int]) -> Any:

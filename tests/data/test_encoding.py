@@ -3,6 +3,12 @@ where asked for.
 """
 
 import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,3 +173,47 @@ def test_a_tag_begins_the_source_and_cannot_be_spelled():
         InputError, match=r"no tag <2es>: train with data\.language_tags"
     ):
         encode([Pair("a", "b")], both, source_eos=True, tag="es")
+
+
+PARENT = """
+import itertools, multiprocessing, sys
+from jaxformer.data.config import DataConfig
+from jaxformer.data.records import Pair
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.data.encoding import Tokenizer, tokenize
+if __name__ == "__main__":
+    vocabulary = Vocabulary.train(["a b c d e f g h"] * 9, 20)
+    both = Vocabularies(vocabulary, vocabulary)
+    tokenizer = Tokenizer(both, DataConfig(), ("en", "de"))
+    pieces = tokenize(itertools.repeat(Pair("a b", "c d")), tokenizer, workers=2)
+    next(pieces)
+    print(*[process.pid for process in multiprocessing.active_children()], flush=True)
+    sys.stdin.read()
+"""
+
+
+def is_running(pid):
+    """Look for a process that is no zombie."""
+    try:
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    """SIGKILL leaves the parent no time to end them."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = [pid for pid in workers if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
