@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.records import Pair
-from jaxformer.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,24 +19,12 @@ class Duplicates:
     Attributes:
         bits: uint8 [ceil(pairs / 8)]: pair i is bit ``i % 8``, counted from the lowest,
             of byte ``i // 8``.
-        pairs: the number of pairs.
     """
 
     bits: NDArray[np.uint8]
-    pairs: int
 
     def __contains__(self, index: int) -> bool:
-        """Return whether the pair at this index repeats an earlier one.
-
-        Raises:
-            InputError: the corpus has grown since the search.
-        """
-        if not 0 <= index < self.pairs:
-            raise InputError(
-                f"the corpus had {self.pairs:,} pairs when duplicates were searched,"
-                f" and now has pair {index + 1:,}: leave its files unchanged while they"
-                " are read"
-            )
+        """Return whether the pair at this index repeats an earlier one."""
         return bool(self.bits[index >> 3] >> (index & 7) & 1)
 
 
@@ -55,7 +42,7 @@ def find_repeated(pairs: Iterable[Pair]) -> Duplicates:
     hashes = np.fromiter(map(_hash, pairs), np.uint64)
     repeated = np.ones(len(hashes), bool)
     repeated[np.unique(hashes, return_index=True)[1]] = False
-    return Duplicates(np.packbits(repeated, bitorder="little"), len(hashes))
+    return Duplicates(np.packbits(repeated, bitorder="little"))
 
 
 def _hash(pair: Pair) -> int:

@@ -109,6 +109,16 @@ def test_json_and_page(call, files, texts, tmp_path):
     assert result["score"]["signature"].startswith("nrefs:2|")
 
 
+def test_the_references_choose_the_tokenizer(call, tmp_path):
+    """No language is given, and words are counted by it too."""
+    lines = ["天地玄黄，宇宙洪荒。"] * 9
+    reference, first = (write(tmp_path / name, lines) for name in ("a", "b"))
+    outcome = call("compare", f"--reference={reference}", "--format=json", first)
+    record = json.loads(outcome.out)
+    assert "|tok:zh|" in record["results"][0]["score"]["signature"]
+    assert [each["least"] for each in record["lengths"]] == [10]
+
+
 def test_runs(call, evaluated, pairs, tmp_path):
     """Runs that were evaluated on one set need only their names: source and reference
     come with them. A file is compared with a run where the reference is given.

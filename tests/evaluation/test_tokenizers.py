@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import sacrebleu
 
-from jaxformer.cli.main import main
 from jaxformer.evaluation import breakdown, metrics
 from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.evaluation.reranking_weights import tune
@@ -139,17 +136,3 @@ def test_reranking_is_tuned_by_the_same_bleu():
     found = tune([record], scores, [line])
     assert found.after.value == pytest.approx(100)
     assert "tok:zh" in found.after.signature
-
-
-def test_compare_chooses_by_the_references(tmp_path, capsys):
-    """``compare`` chooses the tokenizer of the references without a language."""
-    lines = "\n".join(SENTENCES["zh"] * 5) + "\n"
-    for name in ("first", "reference"):
-        (tmp_path / name).write_text(lines, encoding="utf-8")
-    reference = f"--reference={tmp_path / 'reference'}"
-    given = [reference, str(tmp_path / "first"), "--format=json"]
-    assert main(["compare", *given]) in (0, None)
-    found = json.loads(capsys.readouterr().out)
-    assert found["results"][0]["score"]["value"] == pytest.approx(100)
-    assert "|tok:zh|" in found["results"][0]["score"]["signature"]
-    assert [each["least"] for each in found["lengths"]] == [10]
