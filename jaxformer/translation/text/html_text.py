@@ -464,11 +464,9 @@ def link_words(
     for number, word in enumerate(targets):
         if once[0][word] == once[1][word] == 1:
             links[number], sure[number] = places[word], True
-    taken = {link for link, own in zip(links, sure, strict=True) if own}
-    return [
-        link if own or link not in taken else -1
-        for link, own in zip(links, sure, strict=True)
-    ]
+    pairs = [*zip(links, sure, strict=True)]
+    taken = {link for link, own in pairs if own}
+    return [link if own or link not in taken else -1 for link, own in pairs]
 
 
 def attend_words(alignment: Alignment, sources: int, targets: int) -> np.ndarray:

@@ -131,10 +131,10 @@ def _pieces(
 ) -> Iterator[SentenceSpan]:
     """Yield the sentences of a line."""
     line = text[start:stop]
-    place = start + len(line) - len(line.lstrip())
     parts = split_sentences(line, language) if sentences else [("", line.strip())]
-    for space, part in parts:
-        place += len(space)
+    place = start
+    for _, part in parts:
+        place = text.index(part, place)
         if any(map(str.isalpha, part)):
             yield SentenceSpan(part, place, place + len(part))
         place += len(part)

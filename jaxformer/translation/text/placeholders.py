@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
 from unicodedata import category
 
 import numpy as np
@@ -95,7 +94,7 @@ class Hidden:
             marks: one for each placeholder, or none.
         """
         self._parts = list(_divide(pieces))
-        self.fragments = [part.text for part in self._parts if part.translated]
+        self.fragments = [text for _, text, is_copied in self._parts if not is_copied]
         self._placeholders = dict(zip(marks, pieces[1::2], strict=False))
         self.marks = list(marks)
         shown = map(str.__add__, pieces[::2], [*marks, ""])
@@ -161,44 +160,34 @@ class Hidden:
         """Return the translations of the sentence from those of its ``fragments``, the
         best with the best.
         """
-        spaces = [part.space for part in self._parts]
-        rows = []
+        spaces, rows = [space for space, _, _ in self._parts], []
         for row in zip(*found, strict=False) if self.fragments else [()]:
             given = (dataclasses.replace(each, text=each.text.strip()) for each in row)
             parts = [
-                next(given) if part.translated else _copy(part.text)
-                for part in self._parts
+                _copy(text) if is_copied else next(given)
+                for _, text, is_copied in self._parts
             ]
             rows.append(join_row(parts, spaces, lambda left, right, space: space))
         return rows
 
 
-class _Part(NamedTuple):
-    """A part of a sentence."""
-
-    space: str
-    """White space before it."""
-    text: str
-    translated: bool
-    """Whether it is translated, or else copied."""
-
-
-def _divide(pieces: Sequence[str]) -> Iterator[_Part]:
-    """Yield the parts of the pieces, of which every second is a placeholder."""
+def _divide(pieces: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield the parts of the pieces, of which every second is a placeholder: white
+    space, text, and whether it is copied, or else translated.
+    """
     space, last = "", len(pieces) - 1
     for number, piece in enumerate(pieces):
         start = stop = 0
         if number % 2 == 0 and any(map(str.isalpha, piece)):
             # Vowel signs of Indic and other scripts are marks, not letters.
             words = [i for i, own in enumerate(piece) if category(own)[0] in "LMN"]
-            start, stop = words[0] * (number > 0), words[-1] + 1
-            stop = len(piece) if number == last else stop
-        bounds = (0, start), (start, stop), (stop, len(piece))
-        for begin, end in bounds:
-            own = piece[begin:end]
+            start = words[0] * (number > 0)
+            stop = len(piece) if number == last else words[-1] + 1
+        parts = piece[:start], piece[start:stop], piece[stop:]
+        for own, is_copied in zip(parts, (True, False, True), strict=True):
             if text := own.strip():
                 before, _, after = own.partition(text)
-                yield _Part(space + before, text, begin == start < end == stop)
+                yield space + before, text, is_copied
                 space = after
             else:
                 space += own
