@@ -47,14 +47,6 @@ def test_line_ends_may_be_white_space():
     assert [piece.text for piece in pieces] == ["A dog\nbarks.", "A\r\ncat"]
 
 
-def test_what_has_no_letter_is_not_translated():
-    """Rules, numbers and emoji are layout, on their own line or as a sentence."""
-    text = "* * *\n😀 😀\nA dog. 😀! A cat.\n42"
-    pieces = Layout(text, "en").pieces
-    assert [piece.text for piece in pieces] == ["A dog.", "A cat."]
-    assert translate(text, "Hund.", "Katze.") == ("* * *\n😀 😀\nHund. 😀! Katze.\n42")
-
-
 def test_spaces_follow_the_script_of_the_translation():
     """Chinese has none between sentences, German has."""
     assert (
