@@ -213,11 +213,12 @@ def add_keys(
         if field.type == "bool":
             kind: dict[str, Any] = {"action": "store_const", "const": True}
         else:
-            if field.default not in ("", None) and "default" not in text:
+            if field.default not in ("", None, ()) and "default" not in text:
                 text += f" (default: {field.default})"
             types = {"int": int, "float": float}
             kind = {"type": types.get(str(field.type).split(" ")[0], str)}
             kind["metavar"] = field.metadata["flag"]
+            kind["action"] = "append" if field.default == () else "store"
         parser.add_argument(f"--{field.name}", help=text, **kind)
 
 

@@ -41,25 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which = "of each run: best, latest, a step, average or average/NAME"
     add_options(parser, ("workdir", run_directory, "DIR", run), repeated=True)
     add_options(parser, ("checkpoint", str, "WHICH", which, "best"))
-    parser.set_defaults(ensemble=[], ensemble_weights=None)
+    # Links of words are of the weights as they were saved.
+    parser.set_defaults(ensemble=[], ensemble_weights=None, alignment=True)
     add_keys(parser, ServingConfig)
     to = "what to translate into, for a run of several languages; may be repeated"
     read = "what to translate from, for an imported model whose input names it"
     more: Any = {"action": "append", "metavar": "CODE"}
     add("--to", "--target_language", dest="target_language", help=to, **more)
     add("--from", dest="source_language", help=read, **more)
-    terms = (
-        "terms that translations keep to, each on a line with a tab and its"
-        " translation; of several pairs, once for each, as en-de:FILE"
-    )
-    add_options(
-        parser,
-        ("cors", str, "ORIGIN", "whose pages may read answers, or *; may be repeated"),
-        ("allowed_host", str, "NAME", "a name that clients may use; may be repeated"),
-        ("glossary", str, "[PAIR:]FILE", terms),
-        ("trusted_proxy", str, "IP", "X-Forwarded-For of it is believed; repeatable"),
-        repeated=True,
-    )
     add_keys(parser, DecodingConfig, ("batch_size",))
     listed = "only tokens that jaxformer shortlist found likely for each sentence"
     add("--shortlist", action="store_true", help=listed)
@@ -73,9 +62,7 @@ def run(options: argparse.Namespace) -> None:
     if not options.workdir:
         raise UsageError("--workdir is missing: name the directory of a trained run")
     with wrong_usage("serving"):
-        names = ("cors", "allowed_host", "trusted_proxy", "glossary")
-        lists = {name: vars(options)[name] for name in names}
-        config = ServingConfig(**asked_keys(options, ServingConfig), **lists)
+        config = ServingConfig(**asked_keys(options, ServingConfig))
 
     def load() -> list[TranslationEngine]:
         engines = []

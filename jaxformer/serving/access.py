@@ -101,10 +101,8 @@ class Access:
         raise ServingError(
             403,
             "key",
-            "the API key is not known: ask the operator of the server for one"
-            if asked
-            else "an API key is needed: send Authorization: Bearer KEY, or ask the"
-            " operator of the server for one",
+            "the API key is missing or not known: send Authorization: Bearer KEY, or"
+            " ask the operator of the server for one",
         )
 
     async def spend(self, client: str, sentences: int, spent: int = 0) -> None:

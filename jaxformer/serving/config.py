@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import re
@@ -9,16 +10,13 @@ from collections.abc import Sequence
 
 from jaxformer.errors import InputError, check_keys, key
 
+MOST_SEARCHES = 64
+"""Most batches that are searched at a time."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServingConfig:
     """The settings of a server.
-
-    Attributes:
-        cors: origins whose pages may read answers, or ``*``.
-        allowed_host: names that clients may use.
-        trusted_proxy: addresses whose ``X-Forwarded-For`` is believed.
-        glossary: ``FILE``, or ``en-de:FILE`` where several pairs are served.
 
     Raises:
         InputError: a value is out of range.
@@ -54,7 +52,7 @@ class ServingConfig:
     searches: int = key(
         0,
         least=0,
-        most=64,
+        most=MOST_SEARCHES,
         flag="N",
         help="batches searched at a time (default: 2 on a CPU of two or more cores)",
     )
@@ -92,10 +90,21 @@ class ServingConfig:
         flag="N",
         help="most sentences a minute of a key, or else an address; 0: no limit",
     )
-    cors: Sequence[str] = ()
-    allowed_host: Sequence[str] = ()
-    trusted_proxy: Sequence[str] = ()
-    glossary: Sequence[str] = ()
+    cors: Sequence[str] = key(
+        (), flag="ORIGIN", help="whose pages may read answers, or *; may be repeated"
+    )
+    allowed_host: Sequence[str] = key(
+        (), flag="NAME", help="a name that clients may use; may be repeated"
+    )
+    trusted_proxy: Sequence[str] = key(
+        (), flag="IP", help="X-Forwarded-For of it is believed; may be repeated"
+    )
+    glossary: Sequence[str] = key(
+        (),
+        flag="[PAIR:]FILE",
+        help="terms that translations keep to, each on a line with a tab and its"
+        " translation; of several pairs, once for each, as en-de:FILE",
+    )
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -113,16 +122,10 @@ class ServingConfig:
                     " scheme and a name in lower case, without a path; or *"
                 )
         for address in self.trusted_proxy:
-            if address != "*" and not _is_network(address):
-                raise InputError(
-                    f"serving.trusted_proxy must be like 127.0.0.1, not {address!r}: an"
-                    " IP address or network; or *"
-                )
-
-
-def _is_network(address: str) -> bool:
-    try:
-        ipaddress.ip_network(address)
-    except ValueError:
-        return False
-    return True
+            with contextlib.suppress(ValueError):
+                if address == "*" or ipaddress.ip_network(address):
+                    continue
+            raise InputError(
+                f"serving.trusted_proxy must be like 127.0.0.1, not {address!r}: an IP"
+                " address or network; or *"
+            )

@@ -326,11 +326,8 @@ class TranslationEngine:
         ``k`` most probable tokens at each place of it, with their probabilities.
 
         Raises:
-            ServingError: 400, the text is blank; 422, a side has too many tokens.
+            ServingError: 422, a side has too many tokens.
         """
-        if not text.strip():
-            message = "attention needs a sentence that is not blank: give one"
-            raise ServingError(400, "missing", message, field="text")
         source, target, width = self._encode_pair(text, translation, MOST_ATTENDED)
         found = self._read(source, target, width)
         models, codec = self.translator.models, self.translator.codec

@@ -76,16 +76,21 @@ def find_engine(engines: Engines, source: str, target: str) -> TranslationEngine
     ]
     if len(pairs) == 1:
         return engines[pairs[0]]
-    choices = ", ".join("-".join(pair) for pair in pairs or engines)
+    empty = [name for name, code in asked.items() if not code]
     if pairs:
-        field, code, fault = "target" if source else "source", "missing", "is missing"
+        fault, field = f"{empty[0]} is missing", empty[0]
     else:
-        field, code = "target" if target else "source", "unknown_pair"
-        one, other = (own or "any language" for own in known)
-        fault = f"must fit: nothing translates {one} to {other}"
-    fault = f"{field} {fault}; choose one of {choices}"
-    given = asked[field] or None
-    raise ServingError(400, code, fault, field=field, given=given)
+        one, other = (code or "any language" for code in known)
+        field = "target" if target else "source"
+        fault = f"{field} must fit: nothing translates {one} to {other}"
+    choices = ", ".join("-".join(pair) for pair in pairs or engines)
+    raise ServingError(
+        400,
+        "missing" if pairs else "unknown_pair",
+        f"{fault}; choose one of {choices}",
+        field=field,
+        given=asked[field] or None,
+    )
 
 
 async def translate_others(

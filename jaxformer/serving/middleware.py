@@ -119,7 +119,8 @@ class RequestMiddleware:
             more, part = message.get("more_body", False), message.get("body", b"")
             size += len(part)
             body += part if size <= most else b""
-        host = (URL(scope=scope).hostname or "localhost").rstrip(".")
+        url = URL(scope={**scope, "path": "/", "query_string": b""})
+        host = (url.hostname or "localhost").rstrip(".")
         if self._hosts and host not in self._hosts:
             raise ServingError(
                 421,

@@ -37,7 +37,7 @@ def serve(
     show: Callable[[str], object],
     say: Callable[[str], object],
 ) -> None:
-    """Serve until a signal ends the process.
+    """Serve until a signal ends the process in order; a second SIGINT ends it at once.
 
     Args:
         load: reads the runs.
@@ -48,6 +48,7 @@ def serve(
     Raises:
         InputError: the port is taken, a run or the keys cannot be read, or two runs
             translate the same pair.
+        BaseException: what else ended the service.
     """
     begun = time.monotonic()
     glossaries = load_glossaries(config.glossary)
@@ -83,9 +84,20 @@ def serve(
                 with contextlib.suppress(OSError):  # the terminal may be closed
                     say(f"all {done} programs are compiled")
 
+        def end(number: int, frame: FrameType | None) -> None:
+            if not server.should_exit:
+                service.drain()
+                server.should_exit = True
+                notify("STOPPING=1")
+            elif number == signal.SIGINT:
+                signals.end()
+
         service = Service(load, config, glossaries, tell)
-        server = Server(service)
-        server.run_on(bound)
+        server = make_server(service)
+        with signals.handled(end):
+            server.run(sockets=[bound])
+    if service.error is not None:
+        raise service.error
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -117,55 +129,28 @@ def name_url(bound: socket.socket, root_path: str = "") -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{root_path}"
 
 
-class Server(uvicorn.Server):
-    """Answers until a signal, which ends it in order; a second SIGINT ends it at
-    once.
-    """
-
-    def __init__(self, service: Service) -> None:
-        """Take the service that answers."""
-        config = service.config
-        super().__init__(
-            uvicorn.Config(
-                make_app(service),
-                http="h11",  # httptools has no limit of a head
-                h11_max_incomplete_event_size=_MOST_HEAD,
-                limit_concurrency=config.connections + 1,  # with the one that asks
-                ws="none",
-                loop="asyncio",
-                lifespan="on",
-                log_config=None,
-                log_level="critical",  # its errors may show texts
-                access_log=False,
-                forwarded_allow_ips=list(config.trusted_proxy),
-                server_header=False,
-                timeout_graceful_shutdown=max(1, round(config.grace)),
-            )
+def make_server(service: Service) -> uvicorn.Server:
+    """Build the server of a service; handlers of signals stay as they are."""
+    config = service.config
+    server: Any = uvicorn.Server(
+        uvicorn.Config(
+            make_app(service),
+            http="h11",  # httptools has no limit of a head
+            h11_max_incomplete_event_size=_MOST_HEAD,
+            limit_concurrency=config.connections + 1,  # with the one that asks
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            log_level="critical",  # its errors may show texts
+            access_log=False,
+            forwarded_allow_ips=list(config.trusted_proxy),
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(config.grace)),
         )
-        self._service = service
-
-    def run_on(self, bound: socket.socket) -> None:
-        """Answer on a socket until a signal ends the server.
-
-        Raises:
-            BaseException: what ended the service before.
-        """
-        with signals.handled(self._handle):
-            self.run(sockets=[bound])
-        if self._service.error is not None:
-            raise self._service.error
-
-    def capture_signals(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Leave the handlers as they are, see :meth:`run_on`."""
-        return contextlib.nullcontext()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.should_exit:
-            self._service.drain()
-            self.should_exit = True
-            notify("STOPPING=1")
-        elif number == signal.SIGINT:
-            signals.end()
+    )
+    server.capture_signals = contextlib.nullcontext
+    return server
 
 
 def notify(state: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import (
@@ -27,7 +26,7 @@ from jaxformer.data.language_identification import rank_languages
 from jaxformer.errors import InputError, LineError
 from jaxformer.serving.access import Access, load_keys
 from jaxformer.serving.batcher import Batcher, BatchKind, Job, Room
-from jaxformer.serving.config import ServingConfig
+from jaxformer.serving.config import MOST_SEARCHES, ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError, draining
 from jaxformer.serving.languages import find_engine
@@ -47,7 +46,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _SHORT = 500  # characters that are encoded sooner than a thread begins
-_SEARCH = "search"  # begins the names of the threads that do
 # JAX's own name of the event that a program is ready: compiled, or read from a cache.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -111,10 +109,9 @@ class Service:
         keys = load_keys(config.keys) if config.keys else None
         self.access = Access(keys, config.rate)
         # A program takes seconds to compile, in which others are searched.
-        self._searchers = ThreadPoolExecutor(64, _SEARCH)
-        self._compiler = ThreadPoolExecutor(1, "compile")
+        self._threads = ThreadPoolExecutor(1 + MOST_SEARCHES)
         # Several would keep the event loop from the interpreter.
-        self._encoder = ThreadPoolExecutor(1, "encode")
+        self._encoder = ThreadPoolExecutor(1)
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         self.metrics = Metrics(config, lambda: self.batcher.held)
         self.batcher = Batcher(self._search, config.queue)
@@ -124,8 +121,8 @@ class Service:
         """Load, compile and search until the block ends."""
 
         def note(event: str, duration_secs: float, **_: str | int) -> None:
-            thread = threading.current_thread().name
-            if event == _COMPILED and thread.startswith(_SEARCH):
+            done, of = self.programs
+            if event == _COMPILED and 0 < done == of:  # in a request
                 self.metrics.number("compilations", "ready").inc()
 
         jax.monitoring.register_event_duration_secs_listener(note)
@@ -137,7 +134,7 @@ class Service:
             self.drain()
             work.cancel()
             await asyncio.wait([work])
-            for threads in (self._searchers, self._compiler, self._encoder):
+            for threads in (self._threads, self._encoder):
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def drain(self) -> None:
@@ -149,7 +146,7 @@ class Service:
         fails.
         """
         try:
-            self._add(await _run_in(self._compiler, self._load))
+            self._add(await _run_in(self._threads, self._load))
             await self._notify()
             self._tell("loaded")
             workers = max(engine.searches for engine in self.engines.values())
@@ -185,7 +182,7 @@ class Service:
         left = deque(self.engines.values())
         while left:
             engine = left.popleft()
-            if await _run_in(self._compiler, engine.warm):
+            if await _run_in(self._threads, engine.warm):
                 left.append(engine)
                 self.metrics.number("compilations", "warmup").inc()
                 await self._notify()
@@ -233,10 +230,10 @@ class Service:
         (engine, use), begun, padding = jobs[0].kind, time.monotonic(), None
         work = [job.payload for job in jobs]
         if use == CALL:
-            found = [await _run_in(self._searchers, work[0], engine)]
+            found = [await _run_in(self._threads, work[0], engine)]
         else:
             run = engine.search, use, work
-            found, positions = await _run_in(self._searchers, *run)
+            found, positions = await _run_in(self._threads, *run)
             padding = 1 - sum(each.width for each in work) / positions
         waits = [begun - job.since for job in jobs]
         self.metrics.batch(use, waits, time.monotonic() - begun, padding)

@@ -9,7 +9,7 @@ import time
 from serving.asgi import configure
 from serving.fake_engine import FakeEngine
 
-from jaxformer.serving.server import Server, bind
+from jaxformer.serving.server import bind, make_server
 from jaxformer.serving.service import Service
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -26,7 +26,7 @@ def running(engine=None, service=None, **limits):
     """Serve with a fake engine, and yield the address."""
     loaded = [engine or FakeEngine()]
     service = service or Service(lambda: loaded, configure(**limits))
-    server = Server(service)
+    server = make_server(service)
     with contextlib.closing(bind("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
