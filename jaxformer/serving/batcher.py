@@ -21,15 +21,6 @@ from typing import Any, NamedTuple
 from jaxformer.serving.errors import ServingError, draining
 
 
-class BatchKind(NamedTuple):
-    """What the sentences of a batch share."""
-
-    engine: Any
-    """That searches them."""
-    use: str
-    """Of its programs."""
-
-
 @dataclasses.dataclass(eq=False)
 class Room:
     """The room of a request in the queue.
@@ -61,8 +52,9 @@ class Job(NamedTuple):
 
     Attributes:
         turn: at which it is searched; the least comes first.
-        kind: of its search.
-        width: of the program that holds it.
+        engine: that searches it.
+        use: of its program.
+        width: of the narrowest program that holds it.
         payload: what is searched.
         room: of its request.
         result: what becomes of it.
@@ -70,7 +62,8 @@ class Job(NamedTuple):
     """
 
     turn: float
-    kind: BatchKind
+    engine: Any
+    use: str
     width: int
     payload: Any
     room: Room
@@ -157,7 +150,7 @@ class Batcher:
         room.left = whole
 
     def put(
-        self, room: Room, kind: BatchKind, width: int, payload: Any
+        self, room: Room, engine: Any, use: str, width: int, payload: Any
     ) -> asyncio.Future[Any]:
         """Queue a sentence, and return its result to come."""
         if self._closed:
@@ -166,7 +159,8 @@ class Batcher:
         # An exception is seen also where nobody waits any more.
         result.add_done_callback(lambda own: own.cancelled() or own.exception())
         turn = self._turn + (len(room.jobs) + 1) * room.open
-        job = Job(turn, kind, width, payload, room, result, time.monotonic())
+        what = engine, use, engine.programs.fit(use, width), payload
+        job = Job(turn, *what, room, result, time.monotonic())
         room.jobs.append(job)
         bisect.insort(self._waiting, job, key=lambda own: own.turn)
         self._wake.set()
@@ -190,16 +184,17 @@ class Batcher:
                     job.result.set_exception(draining())
 
     def _choose(self) -> list[Job]:
-        """Take the next batch: the first turn decides its kind and width, and narrower
-        sentences of the kind fill it.
+        """Take the next batch: the first turn decides its use and width, and narrower
+        sentences of the use fill it.
         """
         waiting = [job for job in self._waiting if not job.result.done()]
         batch: list[Job] = []
         if waiting:
-            self._turn, kind, width, *_ = waiting[0]
-            own = [job for job in waiting if job.kind == kind and job.width <= width]
+            self._turn, engine, use, width, *_ = waiting[0]
+            own = [job for job in waiting if job[1:3] == (engine, use)]
+            own = [job for job in own if job.width <= width]
             own.sort(key=lambda job: -job.width)
-            batch = own[: kind.engine.programs.rows(kind.use)]
+            batch = own[: engine.programs.rows(use)]
         taken = {job.result for job in batch}
         self._waiting = [job for job in waiting if job.result not in taken]
         return batch

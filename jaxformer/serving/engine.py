@@ -118,29 +118,17 @@ class TranslationEngine:
         ).layer
         is_cpu = jax.default_backend() == "cpu"
         # Other numbers were not measured.
-        self.programs = Programs(
-            self._plan(rows or (16 if is_cpu else 64)), 4 if is_cpu else 256
-        )
-
-    def _plan(self, rows: int) -> list[Program]:
-        decoding, models = self.translator.decoding, self._searches[PLAIN].models
         beam = 1 if decoding.sample else decoding.beam_size
-        most = decoding.tokens_per_batch
         extra = max(self.longest, decoding.max_extra_length)
-        planned = plan(self.longest, min(self.longest + extra, self.positions), rows)
-        return list(
-            dict.fromkeys(
-                each._replace(
-                    rows=rows_of_batch(
-                        models.devices * min(each.rows, max(1, most // each.width)),
-                        beam,
-                        models,
-                    )
-                )
-                for each in planned
-                if each.use in (*self._searches, PAIRS)
-            )
-        )
+        pair, models = min(self.longest + extra, self.positions), translator.models
+        planned = dict[Program, None]()
+        for each in plan(self.longest, pair, rows or (16 if is_cpu else 64)):
+            if each.use in (*self._searches, PAIRS):
+                most = max(1, decoding.tokens_per_batch // each.width)
+                least = models.devices * min(each.rows, most)
+                own = each._replace(rows=rows_of_batch(least, beam, models))
+                planned[own] = None
+        self.programs = Programs([*planned], 4 if is_cpu else 256)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -204,14 +192,12 @@ class TranslationEngine:
             line = SourceLine(place, text, begin, tuple(required))
             (passage,), sentences = search.prepare([line])
         except LineError as error:
-            if error.kind == "source":
-                codec = self.translator.codec
-                given = len(codec.vocabularies.source.encode(text)) + codec.frame.added
-                _check_length("a sentence", given, self.longest)
             if error.kind == "required":
                 raise
-            fault = f"a sentence {error.fault}"
-            raise ServingError(422, "cannot_write", fault, field="prefix") from None
+            code, field = "cannot_write", "prefix"
+            if error.kind == "source":
+                code, field = "sentence_too_long", "text"
+            raise ServingError(422, code, f"a sentence {error.fault}", field) from None
         for each in sentences:
             most = max([len(each.required), *map(len, each.required)])
             if most > MOST_REQUIRED:

@@ -106,7 +106,8 @@ class Programs:
 
     def fit(self, use: str, width: int) -> int:
         """Return the width of the narrowest program that holds a sentence."""
-        return min(each.width for each in self._holding(use, width, self.all))
+        widths = (each.width for each in self._holding(use, width, self.all))
+        return min(widths, default=0)
 
     def rows(self, use: str) -> int:
         """Return the most sentences of a batch by now."""

@@ -8,8 +8,8 @@ import time
 from collections import deque
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -25,7 +25,7 @@ from jaxformer import __version__
 from jaxformer.data.language_identification import rank_languages
 from jaxformer.errors import InputError, LineError
 from jaxformer.serving.access import Access, load_keys
-from jaxformer.serving.batcher import Batcher, BatchKind, Job, Room
+from jaxformer.serving.batcher import Batcher, Job, Room
 from jaxformer.serving.config import MOST_SEARCHES, ServingConfig
 from jaxformer.serving.engine import TranslationEngine
 from jaxformer.serving.errors import ServingError, draining
@@ -227,7 +227,8 @@ class Service:
 
     async def _search(self, jobs: Sequence[Job]) -> Sequence[Any]:
         """Search a batch."""
-        (engine, use), begun, padding = jobs[0].kind, time.monotonic(), None
+        _, engine, use, *_ = jobs[0]
+        begun, padding = time.monotonic(), None
         work = [job.payload for job in jobs]
         if use == CALL:
             found = [await _run_in(self._threads, work[0], engine)]
@@ -343,14 +344,12 @@ class Service:
         """Search a sentence, and the texts between its placeholders if they do not come
         back.
         """
-        engine = text.engine
-
-        def put(own: Any) -> asyncio.Future[Any]:
-            width = engine.programs.fit(own.kind, own.width)
-            return self.batcher.put(room, BatchKind(engine, own.kind), width, own)
-
+        put, engine = self.batcher.put, text.engine
         while True:
-            asks = [list(map(put, ask)) for ask in cut.asks]
+            asks = [
+                [put(room, engine, own.kind, own.width, own) for own in ask]
+                for ask in cut.asks
+            ]
             settled = text.settle(cut, [[await own for own in ask] for ask in asks])
             if settled is not None:
                 return settled
@@ -379,23 +378,23 @@ class Service:
         needed = [(use, programs.longest(use)) for use in uses]
         await self.wait(lambda: all(starmap(programs.wait_for, needed)))
 
-        async def run(call: Callable[[TranslationEngine], Result]) -> Result:
-            return await self.batcher.put(room, BatchKind(engine, CALL), 0, call)
+        put = self.batcher.put
+        return await self._gather(put(room, engine, CALL, 0, each) for each in calls)
 
-        return await self._gather(map(run, calls))
-
-    async def _gather(
-        self, works: Iterable[Coroutine[Any, Any, Result]]
-    ) -> list[Result]:
+    async def _gather(self, works: Iterable[Awaitable[Result]]) -> list[Result]:
         """Wait for all; the first that fails ends the others.
 
         Raises:
             ServingError: 504, the time is over.
         """
         limit = self.config.timeout
+
+        async def wait(work: Awaitable[Result]) -> Result:
+            return await work
+
         try:
             async with asyncio.timeout(limit), asyncio.TaskGroup() as group:
-                tasks = list(map(group.create_task, works))
+                tasks = [group.create_task(wait(work)) for work in works]
         except TimeoutError:
             raise ServingError(
                 504,

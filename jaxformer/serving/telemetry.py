@@ -5,6 +5,7 @@ request, without texts, keys and addresses.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import time
@@ -28,31 +29,31 @@ from starlette.types import Scope
 from jaxformer.serving.config import ServingConfig
 
 LOG = logging.getLogger("jaxformer.serving")
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
 _PAIR = "source", "target"
+_SECONDS = functools.partial(
+    Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+)
+_ROWS = functools.partial(Histogram, buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256))
+_RATIOS = functools.partial(
+    Histogram, buckets=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+)
 # Names, what they count, and labels.
-_COUNTERS = {
-    "requests": ("Answers", "route", "status"),
-    "rejected": ("Requests refused", "reason"),
-    "cancelled": ("Requests whose client left",),
-    "compilations": ("Programs compiled", "when"),
-    "sentences": ("Sentences translated", *_PAIR),
-    "source_tokens": ("Tokens of the sentences translated", *_PAIR),
-    "target_tokens": ("Tokens of their translations", *_PAIR),
-    "characters": ("Characters of the texts translated", *_PAIR),
-}
-_GAUGES = {
-    "queue_sentences": ("Sentences that wait",),
-    "requests_in_flight": ("Requests that are being answered",),
-    "model_info": ("Models that are served", *_PAIR, "checkpoint", "version"),
-}
-_HISTOGRAMS = {
+_NUMBERS: dict[str, Any] = {
+    "requests": (Counter, "Answers", "route", "status"),
+    "rejected": (Counter, "Requests refused", "reason"),
+    "cancelled": (Counter, "Requests whose client left"),
+    "compilations": (Counter, "Programs compiled", "when"),
+    "sentences": (Counter, "Sentences translated", *_PAIR),
+    "source_tokens": (Counter, "Tokens of the sentences translated", *_PAIR),
+    "target_tokens": (Counter, "Tokens of their translations", *_PAIR),
+    "characters": (Counter, "Characters of the texts translated", *_PAIR),
+    "queue_sentences": (Gauge, "Sentences that wait"),
+    "requests_in_flight": (Gauge, "Requests that are being answered"),
+    "model_info": (Gauge, "Models that are served", *_PAIR, "checkpoint", "version"),
     "request_duration_seconds": (_SECONDS, "From a request to its answer", "route"),
     "queue_duration_seconds": (_SECONDS, "Time that a sentence waited"),
     "batch_duration_seconds": (_SECONDS, "Time of a search", "kind"),
-    "batch_sentences": (_SENTENCES, "Sentences of a batch", "kind"),
+    "batch_sentences": (_ROWS, "Sentences of a batch", "kind"),
     "batch_padding_ratio": (_RATIOS, "Share of source positions that pad", "kind"),
 }
 # Why requests are refused, by the code of the error.
@@ -112,13 +113,9 @@ class Metrics:
         self.registry, self._numbers = own, dict[str, Any]()
         ProcessCollector(registry=own)
         PlatformCollector(registry=own)
-        for kind, names in ((Counter, _COUNTERS), (Gauge, _GAUGES)):
-            for name, (help, *labels) in names.items():
-                made = kind(f"jaxformer_{name}", help, labels, registry=own)
-                self._numbers[name] = made
-        for name, (buckets, help, *labels) in _HISTOGRAMS.items():
-            how: Any = {"buckets": buckets, "registry": own}
-            self._numbers[name] = Histogram(f"jaxformer_{name}", help, labels, **how)
+        for name, (kind, help, *labels) in _NUMBERS.items():
+            made = kind(f"jaxformer_{name}", help, labels, registry=own)
+            self._numbers[name] = made
         self._numbers["queue_sentences"].set_function(waiting)
         # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
