@@ -74,6 +74,9 @@ class Job(NamedTuple):
 class Batcher:
     """Groups sentences into batches; the next one begins as soon as a worker is free,
     nothing waits for company.
+
+    Attributes:
+        closed: whether nothing more is searched.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Batcher:
         self._waiting: list[Job] = []
         self._rooms: set[Room] = set()
         self._turn = self._seconds_each = 0.0
-        self._wake, self._closed = asyncio.Event(), False
+        self._wake, self.closed = asyncio.Event(), False
 
     @property
     def held(self) -> int:
@@ -120,7 +123,7 @@ class Batcher:
         Raises:
             ServingError: see :meth:`reserve`.
         """
-        if self._closed:
+        if self.closed:
             raise draining()
         whole, most = room.left + count, self._capacity
         if whole > most:
@@ -153,7 +156,7 @@ class Batcher:
         self, room: Room, engine: Any, use: str, width: int, payload: Any
     ) -> asyncio.Future[Any]:
         """Queue a sentence, and return its result to come."""
-        if self._closed:
+        if self.closed:
             raise draining()
         result = asyncio.get_running_loop().create_future()
         # An exception is seen also where nobody waits any more.
@@ -177,7 +180,7 @@ class Batcher:
 
     def close(self) -> None:
         """Have every sentence that is left fail, and refuse others."""
-        self._closed = True
+        self.closed = True
         for room in self._rooms:
             for job in room.jobs:
                 if not job.result.done():
@@ -191,8 +194,11 @@ class Batcher:
         batch: list[Job] = []
         if waiting:
             self._turn, engine, use, width, *_ = waiting[0]
-            own = [job for job in waiting if job[1:3] == (engine, use)]
-            own = [job for job in own if job.width <= width]
+            own = [
+                job
+                for job in waiting
+                if job[1:3] == (engine, use) and job.width <= width
+            ]
             own.sort(key=lambda job: -job.width)
             batch = own[: engine.programs.rows(use)]
         taken = {job.result for job in batch}

@@ -102,7 +102,6 @@ class TranslationEngine:
                 or more cores, else 1.
         """
         self.translator, self.name = translator, name
-        self.searches = searches or min(2, count_workers(translator.models.devices))
         self.languages = translator.languages
         self.checkpoint = str(translator.checkpoint)
         decoding, codec = translator.decoding, translator.codec
@@ -113,6 +112,8 @@ class TranslationEngine:
         own = codec.longest if decoding.long_sources == "split" else codec.positions
         self.longest = min(decoding.max_source_length or own, codec.positions)
         self._searches = plan_searches(translator)
+        models = self._searches[PLAIN].models
+        self.searches = searches or min(2, count_workers(models.devices))
         self._layer = translator.line_search(
             alignment=translator.model.config.attention_layers > 0
         ).layer
@@ -120,7 +121,7 @@ class TranslationEngine:
         # Other numbers were not measured.
         beam = 1 if decoding.sample else decoding.beam_size
         extra = max(self.longest, decoding.max_extra_length)
-        pair, models = min(self.longest + extra, self.positions), translator.models
+        pair = min(self.longest + extra, self.positions)
         planned = dict[Program, None]()
         for each in plan(self.longest, pair, rows or (16 if is_cpu else 64)):
             if each.use in (*self._searches, PAIRS):
@@ -362,20 +363,23 @@ class TranslationEngine:
         before = len(begin) - len(frame.target_before)
         likely = self._next_tokens(sentence, begin)
         first = [each for each in likely if words.begins(each, first=not before)]
-        asked = [sentence._replace(prefixes=[[*begin, token]]) for token in first[:k]]
-        completed: list[Hypothesis] = []
         found, _ = self.search(
-            own.kind, [dataclasses.replace(own, sentence=each) for each in asked]
+            own.kind,
+            [
+                dataclasses.replace(
+                    own, sentence=sentence._replace(prefixes=[[*begin, token]])
+                )
+                for token in first[:k]
+            ],
         )
-        for each in found:
-            if isinstance(each, Exception):
-                raise each
-            completed += hidden.restore(each, [prefix]) if hidden else each
         best: dict[str, tuple[Alternative, list[int]]] = {}
-        for each in completed:
-            word, ids = words.read(each, before)
-            if word.word:
-                best.setdefault(word.word, (word, ids))
+        for completed in found:
+            if isinstance(completed, Exception):
+                raise completed
+            for each in hidden.restore(completed, [prefix]) if hidden else completed:
+                word, ids = words.read(each, before)
+                if word.word:
+                    best.setdefault(word.word, (word, ids))
 
         def whole(own: Alternative, ids: Sequence[int]) -> Alternative:
             after = [*begin, *ids[before:]]
@@ -413,13 +417,9 @@ class TranslationEngine:
     ) -> tuple[list[int], list[int], int]:
         """Return the tokens of a pair, and the width of the program that reads it."""
         codec = self.translator.codec
-        (longest,) = codec.measure([source], [target])
-        width = self._fit(longest, most)
-        (own,), (other,) = (
-            codec.encode_sources([source]),
-            codec.encode_targets([target]),
-        )
-        return own, other, width
+        width = self._fit(codec.measure([source], [target])[0], most)
+        sides = codec.encode_sources([source]), codec.encode_targets([target])
+        return sides[0][0], sides[1][0], width
 
     def _fit(self, given: int, most: int = MOST_READ) -> int:
         """Return the width of the program that reads a pair.

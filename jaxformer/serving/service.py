@@ -105,7 +105,7 @@ class Service:
         self.engines: dict[tuple[str, str], TranslationEngine] = {}
         self._changed = asyncio.Condition()
         self.error: BaseException | None = None
-        self.state, self._is_over = "warming", False
+        self.state = "warming"
         keys = load_keys(config.keys) if config.keys else None
         self.access = Access(keys, config.rate)
         # A program takes seconds to compile, in which others are searched.
@@ -156,7 +156,6 @@ class Service:
             self.error = error
             self._tell("failed")
         finally:
-            self._is_over = True
             self.batcher.close()
             await self._notify()
 
@@ -173,8 +172,8 @@ class Service:
             ServingError: 503, the server ends.
         """
         async with self._changed:
-            await self._changed.wait_for(lambda: self._is_over or is_there())
-        if self._is_over:
+            await self._changed.wait_for(lambda: self.batcher.closed or is_there())
+        if self.batcher.closed:
             raise draining()
 
     async def _warm(self) -> None:
@@ -377,7 +376,6 @@ class Service:
         uses = {each.use for each in programs.all} - {PLAIN}
         needed = [(use, programs.longest(use)) for use in uses]
         await self.wait(lambda: all(starmap(programs.wait_for, needed)))
-
         put = self.batcher.put
         return await self._gather(put(room, engine, CALL, 0, each) for each in calls)
 

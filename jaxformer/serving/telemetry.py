@@ -114,8 +114,7 @@ class Metrics:
         ProcessCollector(registry=own)
         PlatformCollector(registry=own)
         for name, (kind, help, *labels) in _NUMBERS.items():
-            made = kind(f"jaxformer_{name}", help, labels, registry=own)
-            self._numbers[name] = made
+            self._numbers[name] = kind(f"jaxformer_{name}", help, labels, registry=own)
         self._numbers["queue_sentences"].set_function(waiting)
         # A series exists before its first event, so that its rate is known.
         for reason in _REASONS.values():
