@@ -233,14 +233,7 @@ def error(error: ServingError) -> dict[str, Any]:
 async def translate(call: Call[Asked]) -> Response:
     """Translate texts."""
     begun, (asked, service, client, _) = time.monotonic(), call
-    texts, prefixes = asked.texts, asked.prefixes
-    if (asked.text is None) == (texts is None):
-        why = "missing", "texts is missing: send this field, or text"
-        why = ("wrong_type", "send text or texts, not both") if texts else why
-        raise ServingError(400, *why, field="texts")
-    if texts is None:
-        texts, prefixes = [asked.text or ""], [asked.prefix]
-    engine, queries = _make_queries(service, asked, texts, prefixes)
+    engine, queries = _make_queries(service, asked, *_read_texts(asked))
     done = await service.translate(queries, client)
     is_soft = asked.alignment == "soft"
     if is_soft:
@@ -253,6 +246,17 @@ async def translate(call: Call[Asked]) -> Response:
         for each in done
     ]
     return answer({"translations": translations, **_show_work(engine, client, begun)})
+
+
+def _read_texts(asked: Asked) -> tuple[list[str], list[str]]:
+    """Return texts and their prefixes."""
+    if (asked.text is None) == (asked.texts is None):
+        why = "missing", "texts is missing: send this field, or text"
+        why = ("wrong_type", "send text or texts, not both") if asked.texts else why
+        raise ServingError(400, *why, field="texts")
+    if asked.texts is None:
+        return [asked.text or ""], [asked.prefix]
+    return asked.texts, asked.prefixes
 
 
 async def _admit(
