@@ -4,8 +4,7 @@ one after the other, with the attention weights of each step.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,29 +58,31 @@ def find_steps(maps: Attention) -> list[Step]:
     steps = [Step("Encoder: reads the source", [(0, row) for row in rows], [], 0)]
     for layer, weights in enumerate(encoder, 1):
         text = f"Encoder, layer {layer} of {memory}: all {len(rows)} tokens at once"
-        steps.append(Step(text, [(layer, row) for row in rows], [], 0))
-        for state, given in zip(steps[-1].states, weights, strict=True):
-            steps[-1].threads.extend(_attend("encoder", state, layer - 1, given))
+        threads = _attend("encoder", layer, layer - 1, rows, weights)
+        steps.append(Step(text, [(layer, row) for row in rows], threads, 0))
     for row, token in enumerate(maps.target_tokens):
         for layer, weights in enumerate(cross, 1):
+            x, last = memory + 2 + layer, layer == depth
             text = f"Decoder, layer {layer} of {depth}: reads "
             text += printable(maps.read_tokens[row])
-            below, last = memory + 1 + layer, layer == depth
-            states = [(below, row + 0.5), (below + 1, row + 0.5)]
-            threads = _attend("cross", states[1], memory, weights[row])
-            for own in decoder[layer - 1 : layer]:  # none where it is recurrent
-                threads += _attend("decoder", states[1], below, own[row])
             text += f", predicts {printable(token)}" * last
+            threads = _attend("cross", x, memory, [row], weights)
+            for own in decoder[layer - 1 : layer]:  # none where it is recurrent
+                threads += _attend("decoder", x, x - 1, [row], own)
+            states = [(x - 1, row + 0.5), (x, row + 0.5)]
             steps.append(Step(text, states[layer > 1 :], threads, row + last))
     return steps
 
 
-def _attend(kind: str, state: Point, x: int, weights: np.ndarray) -> list[Thread]:
-    """Return the threads from a state to those at x."""
-    lower = 0.5 * (kind == "decoder")
+def _attend(
+    kind: str, x: int, from_x: int, rows: Iterable[int], weights: np.ndarray
+) -> list[Thread]:
+    """Return the threads from the states at x of some rows to those at from_x."""
+    lower, from_lower = 0.5 * (kind != "encoder"), 0.5 * (kind == "decoder")
     return [
-        (kind, state, (x, row + lower), round(float(weight), 3))
-        for row, weight in enumerate(weights)
+        (kind, (x, row + lower), (from_x, column + from_lower), round(float(weight), 3))
+        for row in rows
+        for column, weight in enumerate(weights[row])
         if weight >= _FAINTEST
     ]
 
@@ -104,28 +105,36 @@ def _draw_frames(maps: Attention, steps: list[Step]) -> Iterator[Any]:
     image = require("PIL.Image", "train")
     rows = max(len(maps.source_tokens), len(maps.target_tokens))
     figure = style.new_figure(9, 1.1 + 0.28 * rows)
+    canvas = require("matplotlib.backends.backend_agg", "train").FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xticks=[], ylim=(rows, -0.5))
+    states = [
+        (*state, number) for number, step in enumerate(steps) for state in step.states
+    ]
+    x, y, numbers = np.transpose(states)
+    dots = axes.scatter(x, y, s=26, zorder=3)
+    lines = require("matplotlib.collections", "train").LineCollection(
+        [], linewidths=1.6
+    )
+    axes.add_collection(lines)
+    for kind in find_kinds(maps):
+        axes.plot([], [], color=_COLOURS[kind.name], label=kind.title)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=3, **style.LEGEND)
+    right = axes.twinx()
+    right.set_ylim(rows - 0.5, -1)
+    for side, tokens in ((axes, maps.source_tokens), (right, maps.target_tokens)):
+        write_tokens(side.yaxis, tokens, 9)
+        side.tick_params(length=0)
+        side.set_frame_on(False)
+    tones = np.array([style.INK, style.LINE, style.QUIET])  # of now, later, earlier
     for number, step in enumerate(steps):
-        figure.clear()
-        axes = figure.subplots()
-        axes.set(xticks=[], ylim=(rows, -0.5))
-        tones = style.INK, style.LINE, style.QUIET  # of this step, later, earlier
-        for other, (_, states, *_) in enumerate(steps):
-            tone = tones[np.sign(other - number)]
-            axes.scatter(*zip(*states, strict=True), s=26, color=tone, zorder=3)
-        for kind, *ends, weight in step.threads:
-            looks = {"color": _COLOURS[kind], "alpha": weight**0.5, "linewidth": 1.6}
-            axes.plot(*zip(*ends, strict=True), **looks)
-        for kind in find_kinds(maps):
-            axes.plot([], [], color=_COLOURS[kind.name], label=kind.title)
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=3, **style.LEGEND)
         style.title(axes, step.text)
-        right = axes.twinx()
-        right.set_ylim(rows - 0.5, -1)
-        for side, tokens in ((axes, maps.source_tokens), (right, maps.target_tokens)):
-            write_tokens(side.yaxis, tokens, 9)
-            side.tick_params(length=0)
-            side.set_frame_on(False)
-        for label in right.get_yticklabels()[step.words :]:
-            label.set_alpha(0)
-        figure.savefig(picture := io.BytesIO(), format="png")
-        yield image.open(picture).convert("RGB").quantize(128)
+        dots.set_color(tones[np.sign(numbers - number).astype(int)])
+        lines.set_segments([ends for _, *ends, _ in step.threads])
+        lines.set_color([(_COLOURS[kind], w**0.5) for kind, *_, w in step.threads])
+        for place, label in enumerate(right.get_yticklabels()):
+            label.set_alpha(place < step.words)
+        canvas.draw()
+        figure.set_layout_engine("none")  # as in the first picture
+        picture = image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        yield picture.quantize(128, image.Quantize.FASTOCTREE)

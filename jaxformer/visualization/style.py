@@ -99,8 +99,9 @@ def save(figure: Any, picture: Path | str, dpi: int = 100, **space: Any) -> Path
     picture = Path(picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with open_picture(picture) as file:
-        looks = {"format": "png", "pil_kwargs": {"optimize": True}, **space}
-        figure.savefig(file, dpi=dpi, **looks)
+        figure.savefig(
+            file, format="png", dpi=dpi, pil_kwargs={"optimize": True}, **space
+        )
     return picture
 
 

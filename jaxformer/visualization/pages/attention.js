@@ -38,7 +38,7 @@ function showSteps(root, steps) {
     ({number, dot: add(svg, "line", undefined, {class: "state", x1: x, x2: x, y1: y, y2: y})})));
 
   function show(number) {
-    const [words, lines, known] = [steps[number][0], steps[number][2], steps[number][3]];
+    const [words, , lines, known] = steps[number];
     slider.value = number;
     text.textContent = words;
     slider.setAttribute("aria-valuetext", words);
@@ -63,6 +63,7 @@ function showSteps(root, steps) {
     clearInterval(timer);
     timer = undefined;
     play.textContent = "Play";
+    text.setAttribute("aria-live", "polite");
   }
   function move(number) {
     stop();
@@ -75,10 +76,11 @@ function showSteps(root, steps) {
     if (timer) return stop();
     if (Number(slider.value) === steps.length - 1) show(0);
     play.textContent = "Pause";
+    text.setAttribute("aria-live", "off");  // a step a second would be too much to hear
     timer = setInterval(() => {
       show(Number(slider.value) + 1);
       if (Number(slider.value) === steps.length - 1) stop();
     }, 700);
   };
-  show(0);
+  move(0);
 }
