@@ -35,8 +35,8 @@ from jaxformer.serving.telemetry import Metrics
 from jaxformer.translation.text.glossary import Glossary
 from jaxformer.translation.text.text import (
     MOST_ALIGNED,
-    Cut,
     Query,
+    Segment,
     SentenceResult,
     Text,
     Translated,
@@ -270,15 +270,17 @@ class Service:
             ServingError: it is refused.
         """
         client.facts["characters"] = sum(len(query.text) for query in queries)
-        texts = await self._each(client, self._cut, queries)
-        count = calls + sum(len(text.cuts) for text in texts)
+        texts = await self._each(client, self._segment, queries)
+        count = calls + sum(len(text.segments) for text in texts)
         client.facts["sentences"] = count
         with self.batcher.reserve(client.name, count) as room:
             await self.access.spend(client.name, count)
             try:
                 await self._each(client, _encode, texts)
-                cuts = (cut for text in texts for cut in text.cuts)
-                parts = calls + sum(len(ask) for cut in cuts for ask in cut.asks)
+                segments = (segment for text in texts for segment in text.segments)
+                parts = calls + sum(
+                    len(unit) for segment in segments for unit in segment.units
+                )
                 if parts > count:
                     self.batcher.grow(room, parts - count)
                     await self.access.spend(client.name, parts, count)
@@ -286,7 +288,7 @@ class Service:
             finally:
                 client.facts["queue_seconds"] = room.waited
 
-    def _cut(self, query: Query) -> Text:
+    def _segment(self, query: Query) -> Text:
         pair = query.source, query.target
         return Text(query, self.engines[pair], self._glossaries.get(pair))
 
@@ -314,23 +316,27 @@ class Service:
         """
         texts, room, client = admitted
         for text in texts:
-            await self._prepare(text, text.cuts)
+            await self._prepare(text, text.segments)
 
-        async def search(text: Text, cut: Cut) -> Any:
-            settled = await self._settle(text, cut, room)
-            found(cut.place, settled[0])
-            return settled
+        async def search(text: Text, segment: Segment) -> Any:
+            completed = await self._complete(text, segment, room)
+            found(segment.place, completed[0])
+            return completed
 
         results = iter(
-            await self._gather(search(text, cut) for text in texts for cut in text.cuts)
+            await self._gather(
+                search(text, segment) for text in texts for segment in text.segments
+            )
         )
         done = await self._each(
-            client, lambda text: text.finish([next(results) for _ in text.cuts]), texts
+            client,
+            lambda text: text.finish([next(results) for _ in text.segments]),
+            texts,
         )
         for text, each in zip(texts, done, strict=True):
             best = (own.hypotheses[0].tokens for own in each.sentences)
             counts = {
-                "sentences": len(text.cuts),
+                "sentences": len(text.segments),
                 "characters": len(text.query.text),
                 "source_tokens": text.tokens,
                 "target_tokens": sum(map(len, best)),
@@ -339,25 +345,27 @@ class Service:
                 self.metrics.number(name, *text.engine.languages).inc(count)
         return done
 
-    async def _settle(self, text: Text, cut: Cut, room: Room) -> Any:
+    async def _complete(self, text: Text, segment: Segment, room: Room) -> Any:
         """Search a sentence, and the texts between its placeholders if they do not come
         back.
         """
         put, engine = self.batcher.put, text.engine
         while True:
-            asks = [
-                [put(room, engine, own.kind, own.width, own) for own in ask]
-                for ask in cut.asks
+            units = [
+                [put(room, engine, own.kind, own.width, own) for own in unit]
+                for unit in segment.units
             ]
-            settled = text.settle(cut, [[await own for own in ask] for ask in asks])
-            if settled is not None:
-                return settled
-            await _run_in(self._encoder, text.ask_between, cut)
-            await self._prepare(text, [cut])
+            completed = text.complete(
+                segment, [[await own for own in unit] for unit in units]
+            )
+            if completed is not None:
+                return completed
+            await _run_in(self._encoder, text.encode_fragments, segment)
+            await self._prepare(text, [segment])
 
-    async def _prepare(self, text: Text, cuts: Sequence[Cut]) -> None:
+    async def _prepare(self, text: Text, segments: Sequence[Segment]) -> None:
         """Wait for the programs of what is searched for some sentences of a text."""
-        every = [own for cut in cuts for ask in cut.asks for own in ask]
+        every = [own for segment in segments for unit in segment.units for own in unit]
         await self.wait(lambda: all(map(text.engine.is_ready, every)))
 
     async def call(
@@ -438,7 +446,10 @@ def _encode(text: Text) -> None:
         ServingError: 422, words are to be linked in a sentence of too many tokens.
     """
     text.encode()
-    tokens = max((cut.tokens for cut in text.cuts), default=0) * text.query.alignment
+    tokens = (
+        max((segment.tokens for segment in text.segments), default=0)
+        * text.query.alignment
+    )
     if tokens > MOST_ALIGNED:
         raise ServingError(
             422,

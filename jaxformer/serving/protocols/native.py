@@ -281,7 +281,7 @@ async def stream(
     call, admitted = given
     (text,), events = admitted.texts, asyncio.Queue[dict[str, Any] | None]()
     is_soft, exchange = call.asked.alignment == "soft", call.request.scope["exchange"]
-    spans = [[cut.piece.start, cut.piece.stop] for cut in text.cuts]
+    spans = [[segment.piece.start, segment.piece.stop] for segment in text.segments]
     yield _event("start", {"sentences": len(spans), "source_spans": spans})
 
     def found(index: int, result: SentenceResult) -> None:

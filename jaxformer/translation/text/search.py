@@ -66,19 +66,24 @@ class TextSearch(LineSearch):
     ) -> Iterator[list[Hypothesis]]:
         """Translate texts by their sentences; those that lose placeholders again."""
         texts = [] if stop() else [self._encode_text(line) for line in lines]
-        todo = [(text, cut) for text in texts for cut in text.cuts]
-        settled: dict[int, Any] = {}
+        todo = [(text, segment) for text in texts for segment in text.segments]
+        completed: dict[int, Any] = {}
         while todo:
-            asks = [ask.line for _, cut in todo for own in cut.asks for ask in own]
-            found = super()._translate_lines(asks, lambda: False, lambda _: None, long)
-            for text, cut in todo:
-                own = [[next(found) for _ in ask] for ask in cut.asks]
-                settled[id(cut)] = text.settle(cut, own)
-            todo = [own for own in todo if settled[id(own[1])] is None]
-            for text, cut in todo:
-                text.ask_between(cut)
+            units = [
+                unit.line
+                for _, segment in todo
+                for own in segment.units
+                for unit in own
+            ]
+            found = super()._translate_lines(units, lambda: False, lambda _: None, long)
+            for text, segment in todo:
+                own = [[next(found) for _ in unit] for unit in segment.units]
+                completed[id(segment)] = text.complete(segment, own)
+            todo = [own for own in todo if completed[id(own[1])] is None]
+            for text, segment in todo:
+                text.encode_fragments(segment)
         for text in texts:
-            done = text.finish([settled[id(cut)] for cut in text.cuts])
+            done = text.finish([completed[id(segment)] for segment in text.segments])
             self.unmet.update(done.unmet)
             progress(1)
             yield [*done.hypotheses]

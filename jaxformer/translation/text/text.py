@@ -1,4 +1,4 @@
-"""A text cut into sentences that are ready for a search, and put together from their
+"""A text divided into sentences that are ready for a search, and put together from their
 translations.
 """
 
@@ -47,7 +47,7 @@ class Query:
         required: phrases that the translation of the only sentence contains.
         alignment: whether each sentence needs the links of its words.
         split_newlines: whether a line break ends a sentence.
-        sentences: whether to cut the text into sentences; else it is one.
+        sentences: whether to divide the text into sentences; else it is one.
         placeholders: whether those of plain text are kept; those of HTML always are.
         tags: of HTML, what elements are that the rules of
             :class:`~jaxformer.translation.text.html_text.Html` know otherwise.
@@ -104,7 +104,7 @@ class Translated:
 
 
 @dataclasses.dataclass
-class Cut:
+class Segment:
     """A sentence of a text.
 
     Attributes:
@@ -112,7 +112,7 @@ class Cut:
         place: of the sentence in the text, from 0.
         objects: of HTML, by the codes of the characters that stand for them.
         hidden: with its placeholders hidden; None: it has none.
-        asks: what is searched: the sentence, or the texts between its placeholders;
+        units: what is searched: the sentence, or the texts between its placeholders;
             one of too many tokens has several parts.
         whole: whether it is the sentence.
     """
@@ -121,29 +121,29 @@ class Cut:
     place: int
     objects: Mapping[int, str]
     hidden: Hidden | None
-    asks: list[Sequence[Any]] = dataclasses.field(default_factory=list)
+    units: list[Sequence[Any]] = dataclasses.field(default_factory=list)
     whole: bool = True
 
     @property
     def tokens(self) -> int:
         """Number of tokens that are searched."""
-        return sum(each.width for ask in self.asks for each in ask)
+        return sum(each.width for unit in self.units for each in unit)
 
 
 class Text:
-    """A text on its way to its translation: :meth:`encode`, a search of what each cut
-    asks, :meth:`settle`, and :meth:`finish`.
+    """A text on its way to its translation: :meth:`encode`, a search of the units of
+    each segment, :meth:`complete`, and :meth:`finish`.
 
     Attributes:
         query: what is asked for.
         engine: that translates it.
-        cuts: its sentences.
+        segments: its sentences.
     """
 
     def __init__(
         self, query: Query, engine: Any, glossary: Glossary | None = None
     ) -> None:
-        """Cut the text of a query into sentences.
+        """Divide the text of a query into sentences.
 
         Args:
             query: a text, and what is asked for.
@@ -163,7 +163,7 @@ class Text:
         self._glossary = glossary or Glossary({})
         self._html = Html(query.text, query.tags) if query.format == "html" else None
         blocks: Any = self._html.blocks if self._html else [query]
-        self._layouts, self.cuts = list[Layout](), list[Cut]()
+        self._layouts, self.segments = list[Layout](), list[Segment]()
         for block in blocks:
             objects = block.objects if self._html else {}
             layout = Layout(
@@ -177,8 +177,10 @@ class Text:
                 hidden = None
                 if query.placeholders or self._html:
                     hidden = hide(piece.text, engine.writes, "#" * layout.is_message)
-                self.cuts.append(Cut(piece, len(self.cuts), objects, hidden))
-        if query.required and len(self.cuts) > 1:
+                self.segments.append(
+                    Segment(piece, len(self.segments), objects, hidden)
+                )
+        if query.required and len(self.segments) > 1:
             raise InputError(
                 "required phrases need a text of one sentence: send each sentence as a"
                 " text of its own, or leave them out"
@@ -190,35 +192,36 @@ class Text:
         Raises:
             InputError: a sentence, the prefix or a phrase cannot be encoded.
         """
-        for cut in self.cuts:
-            text, marks = cut.piece.text, []
-            prefix = "" if cut.place else self.query.prefix
-            if cut.hidden is not None:
-                text, marks = cut.hidden.text, cut.hidden.marks
-                prefix = cut.hidden.hide(prefix)
+        for segment in self.segments:
+            text, marks = segment.piece.text, []
+            prefix = "" if segment.place else self.query.prefix
+            if segment.hidden is not None:
+                text, marks = segment.hidden.text, segment.hidden.marks
+                prefix = segment.hidden.hide(prefix)
             try:
                 required = [*self.query.required, *marks]
-                cut.asks = [self._encode(text, cut.place, prefix, required)]
+                segment.units = [self._encode(text, segment.place, prefix, required)]
             except LineError as error:
                 if not marks or error.kind != "required":
                     raise
                 text = ""
             # Without a text there are too many placeholders; and only the first part
             # of a long sentence would be required to have its marks.
-            if not text or (marks and len(cut.asks[0]) > 1):
-                self.ask_between(cut)
+            if not text or (marks and len(segment.units[0]) > 1):
+                self.encode_fragments(segment)
 
     @property
     def tokens(self) -> int:
         """Number of tokens that are searched."""
-        return sum(cut.tokens for cut in self.cuts)
+        return sum(segment.tokens for segment in self.segments)
 
-    def ask_between(self, cut: Cut) -> None:
+    def encode_fragments(self, segment: Segment) -> None:
         """Encode the texts between the placeholders of a sentence instead of it."""
-        assert cut.hidden is not None
-        cut.whole = False
-        cut.asks = [
-            self._encode(text, cut.place, "", []) for text in cut.hidden.fragments
+        assert segment.hidden is not None
+        segment.whole = False
+        segment.units = [
+            self._encode(text, segment.place, "", [])
+            for text in segment.hidden.fragments
         ]
 
     def _encode(
@@ -240,57 +243,57 @@ class Text:
                 raise
             return self.engine.encode(text, prefix=prefix, required=required, **how)
 
-    def settle(
-        self, cut: Cut, found: Sequence[Sequence[list[Hypothesis]]]
+    def complete(
+        self, segment: Segment, found: Sequence[Sequence[list[Hypothesis]]]
     ) -> tuple[SentenceResult, list[Hypothesis]] | None:
         """Return the result of a sentence, and its hypotheses with alignments; None if
-        a translation lacks its placeholders, see :meth:`ask_between`.
+        a translation lacks its placeholders, see :meth:`encode_fragments`.
 
         Args:
-            cut: of this text.
-            found: the hypotheses of each part of each of its ``asks``.
+            segment: of this text.
+            found: the hypotheses of each part of each of its ``units``.
         """
-        every = [self._join(*own) for own in zip(cut.asks, found, strict=True)]
-        if cut.hidden is None:
+        every = [self._join(*own) for own in zip(segment.units, found, strict=True)]
+        if segment.hidden is None:
             (hypotheses,) = every
-        elif cut.whole:
-            terms = self._glossary.terms_in(cut.hidden.text)
+        elif segment.whole:
+            terms = self._glossary.terms_in(segment.hidden.text)
             given = self.query.prefix, *self.query.required, *terms
-            hypotheses = cut.hidden.restore(every[0], given)
+            hypotheses = segment.hidden.restore(every[0], given)
         else:
-            hypotheses = cut.hidden.join(every)
+            hypotheses = segment.hidden.join(every)
         if not hypotheses:
             return None
         hypotheses = distinct(hypotheses)[: self.query.n_best]
         shown = [
             dataclasses.replace(
                 each,
-                text=each.text.translate(cut.objects),
+                text=each.text.translate(segment.objects),
                 alignment=each.alignment if self.query.alignment else None,
             )
             for each in hypotheses
         ]
-        source, span = cut.piece.text.translate(cut.objects), cut.piece[1:]
+        source, span = segment.piece.text.translate(segment.objects), segment.piece[1:]
         return SentenceResult(source, span, shown), hypotheses
 
     def _join(
-        self, ask: Sequence[Any], found: Sequence[list[Hypothesis]]
+        self, unit: Sequence[Any], found: Sequence[list[Hypothesis]]
     ) -> list[Hypothesis]:
-        if not ask:  # it has no token
+        if not unit:  # it has no token
             return [blank(aligned=True)] * self.query.n_best
-        if sum(each.width for each in ask) > MOST_ALIGNED:
+        if sum(each.width for each in unit) > MOST_ALIGNED:
             found = [
                 [dataclasses.replace(each, alignment=None) for each in own]
                 for own in found
             ]
-        return found[0] if len(ask) == 1 else self.engine.join(ask, found)
+        return found[0] if len(unit) == 1 else self.engine.join(unit, found)
 
     def finish(
         self, results: Sequence[tuple[SentenceResult, list[Hypothesis]]]
     ) -> Translated:
         """Put the text together from the results of its sentences, in order."""
         rows = best_rows([found for _, found in results], self.query.n_best)
-        spaces = [" " * (cut.place > 0) for cut in self.cuts]
+        spaces = [" " * (segment.place > 0) for segment in self.segments]
 
         def join(row: Sequence[Hypothesis]) -> Hypothesis:
             text = self._render(row)
@@ -302,8 +305,8 @@ class Text:
         whole = distinct([join(row) for row in rows])
         text = whole[0].text
         unmet = [phrase for phrase in self.query.required if phrase not in text]
-        for cut, each in zip(self.cuts, rows[0], strict=True):
-            unmet += self._glossary.unmet(cut.piece.text, each.text)
+        for segment, each in zip(self.segments, rows[0], strict=True):
+            unmet += self._glossary.unmet(segment.piece.text, each.text)
         return Translated(
             text,
             [result for result, _ in results],

@@ -80,12 +80,12 @@ def translate(query, engine=None, glossary=None):
     text = Text(query, engine, glossary)
     text.encode()
     results = []
-    for cut in text.cuts:
+    for segment in text.segments:
         while True:
-            found = [[engine.search(each) for each in ask] for ask in cut.asks]
-            if (result := text.settle(cut, found)) is not None:
+            found = [[engine.search(each) for each in unit] for unit in segment.units]
+            if (result := text.complete(segment, found)) is not None:
                 break
-            text.ask_between(cut)
+            text.encode_fragments(segment)
         results.append(result)
     return text.finish(results)
 
