@@ -87,10 +87,6 @@ class Token(NamedTuple):
     """Whether its element is not translated."""
 
 
-_END = Token("")
-"""What ends a block."""
-
-
 class Piece(NamedTuple):
     """A piece of the source."""
 
@@ -146,20 +142,14 @@ class Html:
                 ``inline`` or ``keep``; the name ``*`` is of all others.
         """
         self.blocks: list[Block] = []
-        self._kept, pieces = [""], list[Piece]()
-        for piece in chain(_read(source, tags or {}), [Piece("", tag=_END)]):
-            if piece.tag is not _END:
-                pieces.append(piece)
-                continue
+        self._kept = [""]
+        for pieces, end in _read(source, tags or {}):
             if any(own.text.isalpha() for own in pieces):
-                stop = max(
-                    n for n, x in enumerate(pieces, 1) if x.tag or x.text.strip()
-                )
-                self.blocks.append(Block(pieces[:stop]))
+                inner = [n for n, x in enumerate(pieces, 1) if x.tag or x.text.strip()]
+                self.blocks.append(Block(pieces[: inner[-1]]))
                 self._kept.append("")
-                del pieces[:stop]
-            self._kept[-1] += "".join(own.raw for own in (*pieces, piece))
-            pieces.clear()
+                pieces = pieces[inner[-1] :]
+            self._kept[-1] += "".join(own.raw for own in pieces) + end
 
     def render(self, translations: Sequence[Sequence[TranslatedPart]]) -> str:
         """Return the HTML with the blocks translated.
@@ -172,9 +162,11 @@ class Html:
         return "".join(chain(*zip(self._kept, chain(rendered, [""]), strict=True)))
 
 
-def _read(source: str, tags: Mapping[str, str]) -> Iterator[Piece]:
-    """Yield the pieces of HTML; a run of white space is one space."""
-    lines, objects, spaced, last = 0, 0, True, None
+def _read(source: str, tags: Mapping[str, str]) -> Iterator[tuple[list[Piece], str]]:
+    """Yield the pieces of each block of HTML, in which a run of white space is one
+    space, and the source after it.
+    """
+    pieces, lines, objects, spaced, last = list[Piece](), 0, 0, True, 0
     tokens = tokenize(source, tags)
     for token in tokens:
         whole, depth = [token.raw], token.depth * token.keep
@@ -185,23 +177,24 @@ def _read(source: str, tags: Mapping[str, str]) -> Iterator[Piece]:
         for raw in ["".join(whole)] if token.name else _PIECE.findall(token.raw):
             text = "" if token.name else html.unescape(raw)
             copied = token.keep or bool(_PRIVATE.match(text))
-            is_edge = last is None or (lines > 0 and {*raw} & {*"\r\n"})
+            is_edge = not pieces or (lines > 0 and {*raw} & {*"\r\n"})
             is_end = token.block or (copied and objects == _OBJECTS)
             if is_end or (is_edge and text.isspace()):
-                yield Piece(raw, tag=_END)
-                objects, spaced, last = 0, True, None
+                yield pieces, raw
+                pieces, objects, spaced, last = [], 0, True, 0
                 continue
             if text.isspace():
                 text = "" if spaced else " "
             elif copied:
                 text, objects = chr(_OBJECT + objects), objects + 1
             elif token.depth > 0 and last == -1 and not spaced:
-                yield Piece("", " ")  # two links are two words
+                pieces.append(Piece("", " "))  # two links are two words
                 spaced = True
             tag = token if token.name and not copied else None
-            yield Piece(raw, text.strip(_INVISIBLE), tag)
+            pieces.append(Piece(raw, text.strip(_INVISIBLE), tag))
             spaced = text == " " or (spaced and text in _INVISIBLE)
             last = token.depth
+    yield pieces, ""
 
 
 def tokenize(source: str, tags: Mapping[str, str]) -> Iterator[Token]:
