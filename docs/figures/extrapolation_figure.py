@@ -42,7 +42,7 @@ def draw_rows(
     key: jax.Array, lengths: jax.Array, longest: int, reverse: jax.Array | bool
 ) -> tuple[jax.Array, jax.Array]:
     """Draw letters, and the same or the reversed ones with the end of the text."""
-    place, lengths = jnp.arange(longest + 1), lengths[:, None]
+    place, lengths = jnp.arange(longest + 1)[None], lengths[:, None]
     letters = jax.random.randint(
         key, (len(lengths), longest + 1), BOS + 1, BOS + 1 + LETTERS
     )
@@ -119,7 +119,10 @@ def main() -> None:
             found = 100 * measure(kind, task)
             mean = found.mean(axis=0)
             print(f"| {kind} | {task} |", *(f"{n:.0f} |" for n in mean), flush=True)
-            axes.plot(LENGTHS, mean, color=colour, marker="o", label=kind)
+            looks: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4}
+            # It is where the sinusoidal one is.
+            looks["linestyle"] = "--" if "ALiBi" in kind else "-"
+            axes.plot(LENGTHS, mean, label=kind, **looks)
             axes.vlines(LENGTHS, found.min(axis=0), found.max(axis=0), color=colour)
         axes.axvline(TRAINED, color=style.LINE, linewidth=1, zorder=0)
         across = f"letters of the row; trained on 1 to {TRAINED}"

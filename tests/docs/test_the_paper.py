@@ -14,6 +14,7 @@ import pytest
 
 import alignment_figure
 import by_hand_figures
+import extrapolation_figure as extrapolation
 import position_figures
 import training_figures
 from jaxformer import InputError
@@ -87,6 +88,19 @@ def test_alignments_of_earlier_attention_are_drawn(tmp_path):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         drawn = alignment_figure.draw_alignments(tmp_path / name)
     assert size_of(drawn) == size_of(ROOT / "docs" / "images" / name)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_letters_are_copied_or_reversed(reverse):
+    """Each target is its source, or that from the end, and the end token."""
+    lengths, key = jnp.array([1, 3, 5]), jax.random.key(0)
+    rows = extrapolation.draw_rows(key, lengths, 5, reverse)
+    for length, source, target in zip(lengths.tolist(), *rows, strict=True):
+        letters = source[:length][:: -1 if reverse else 1].tolist()
+        end = [extrapolation.EOS, *[extrapolation.PAD] * (5 - length)]
+        assert target.tolist() == [*letters, *end]
+        assert min(letters) > extrapolation.BOS
+        assert not source[length:].any()
 
 
 def test_a_shift_is_one_matrix():
