@@ -104,13 +104,9 @@ def make_optimizer(
 def _descend(
     config: TrainingConfig, schedule: Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    b1, b2, decay = config.adam_b1, config.adam_b2, config.weight_decay
+    b1, b2 = config.adam_b1, config.adam_b2
     rate = _unless_bad(optax.scale_by_learning_rate(schedule))
-    decayed = optax.add_decayed_weights(decay, decay_mask)
-    if config.optimizer == "lion":
-        return _unless_bad(
-            optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask)
-        )
+    decayed = optax.add_decayed_weights(config.weight_decay, decay_mask)
     if config.optimizer == "adafactor":
         # The parts of optax.adafactor, whose own decay does not follow the rate.
         factored = optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)
@@ -119,6 +115,8 @@ def _descend(
     direction = adam = _adam(b1, b2, config.adam_epsilon)
     if config.optimizer == "adam":
         return optax.chain(adam, rate)
+    if config.optimizer == "lion":
+        direction = _unless_bad(optax.scale_by_lion(b1, b2))
     if config.optimizer == "sgd":
         direction = _unless_bad(optax.trace(config.momentum), lambda kept: kept.trace)
     if config.optimizer == "muon":
