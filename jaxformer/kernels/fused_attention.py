@@ -157,7 +157,7 @@ def pallas_attention(
                 v_layout=layout,
             ),
         )
-        output: Array = jax.vmap(kernel)(*heads, segments)
+        output: Any = jax.vmap(kernel)(*heads, segments)
         return output[:, :, :length].transpose(0, 2, 1, 3)
 
     scaled = query * jnp.asarray(width**-0.5, query.dtype)

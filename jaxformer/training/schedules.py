@@ -62,8 +62,7 @@ def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     """Rise to the peak, then fall linearly to 0: peak * n / m with n updates left, this
     one included, of the m at the peak.
     """
-    falls = max(steps - max(warmup_steps, 1) + 1, 1)
-    return _rise(peak, warmup_steps, lambda count: _left(count, steps) / falls)
+    return _rise(peak, warmup_steps, _fall(steps, steps - max(warmup_steps, 1) + 1))
 
 
 def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
@@ -71,15 +70,12 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     2, with x the share of the updates after the peak that were made (Loshchilov and
     Hutter 2017, equation 5, without restarts).
     """
-    falls = max(steps - max(warmup_steps, 1) + 1, 1)
-
-    def fall(count: Array) -> Array:
-        left = jnp.minimum(_left(count, steps) / falls, 1.0)
-        # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it
-        # nears 0, and reaches it.
-        return jnp.sin(0.5 * math.pi * left) ** 2
-
-    return _rise(peak, warmup_steps, fall)
+    left = _fall(steps, steps - max(warmup_steps, 1) + 1)
+    # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it
+    # nears 0, and reaches it.
+    return _rise(
+        peak, warmup_steps, lambda count: jnp.sin(0.5 * math.pi * left(count)) ** 2
+    )
 
 
 def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
@@ -91,13 +87,11 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
     """Hold the rate of a schedule where the last ``cooldown_steps`` updates begin, and
     fall linearly to 0 from there (Zhai et al. 2022, section 3.5).
     """
-    begin = max(steps - cooldown_steps, 0)
+    begin, left = max(steps - cooldown_steps, 0), _fall(steps, cooldown_steps)
 
     def cooled(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
-        return schedule(jnp.minimum(count, begin)) * jnp.minimum(
-            _left(count, steps) / cooldown_steps, 1.0
-        )
+        return schedule(jnp.minimum(count, begin)) * left(count)
 
     return cooled
 
@@ -116,5 +110,6 @@ def _rise(
     return schedule
 
 
-def _left(count: Array, steps: int) -> Array:
-    return jnp.maximum(steps - count, 0.0)
+def _fall(steps: int, length: int) -> Callable[[Array], Array]:
+    """Return the share of the last ``length`` updates that is left; 1 before them."""
+    return lambda count: jnp.clip((steps - count) / max(length, 1), 0.0, 1.0)
