@@ -21,7 +21,7 @@ EXAMPLE = """
 examples:
   jaxformer reproduce 3
   jaxformer reproduce 3 --run a_h1=runs/table3_a_h1 --output=table3.md
-  jaxformer reproduce 2 --flops_per_second=2.5e15 --utilisation=0.35
+  jaxformer reproduce 2 --flops_per_second=2.5e15 --utilisation=0.39
 
 Prints a table of "Attention Is All You Need" as Markdown: the paper's numbers, the
 parameters and training FLOPs of jaxformer's models, estimated hours of training on the

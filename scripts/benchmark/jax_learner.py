@@ -16,7 +16,6 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.make import make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
-from jaxformer.typing import PyTree
 from tasks import BOS, PACKED_LENGTH, PAD, Task
 
 
@@ -36,15 +35,13 @@ class JaxLearner:
             data: how batches are made of pairs.
         """
         self._data = data
-        self._engine = make_engine(make_model(model), training)
-        self._state = self._engine.create()
+        self.engine = make_engine(make_model(model), training)
+        self._state = self.engine.create()
 
     def run(self, batches: Iterable[Batch]) -> None:
         """Update once with each batch, and wait for the last."""
         for batch in batches:
-            self._state, metrics = self._engine.step(
-                self._state, self._engine.put(batch)
-            )
+            self._state, metrics = self.engine.step(self._state, self.engine.put(batch))
             if jax.default_backend() == "cpu":
                 jax.block_until_ready(metrics)  # as training reads them there
         jax.block_until_ready(self._state)
@@ -53,10 +50,6 @@ class JaxLearner:
         """Make the batches of an epoch of real text."""
         plan = TrainingData.from_pairs(pairs, self._data, seed=0).plan(0)
         return [plan.batch(number, 0, 1) for number in range(len(plan))]
-
-    def parameters(self) -> PyTree:
-        """Return the parameters, on the host."""
-        return jax.device_get(self._engine.weights(self._state))
 
 
 def make_learner(
@@ -70,19 +63,7 @@ def make_learner(
         variation: ``packing`` of rows in place of length buckets, or ``scanned``
             layers; None: neither.
     """
-    model = TransformerConfig(
-        vocabulary_size=task.vocabulary_size,
-        d_model=task.d_model,
-        d_ff=task.d_ff,
-        num_heads=task.num_heads,
-        num_encoder_layers=task.num_layers,
-        num_decoder_layers=task.num_layers,
-        dropout_rate=task.dropout_rate,
-        dtype=precision,
-        scan_layers=variation == "scanned",
-    )
-    assert model.pad_id == PAD
-    assert model.bos_id == BOS
+    model = make_config(task, precision, scanned=variation == "scanned")
     training = TrainingConfig(
         label_smoothing=task.label_smoothing, smoothing_convention="all"
     )
@@ -93,3 +74,23 @@ def make_learner(
         packed_length=PACKED_LENGTH,
     )
     return JaxLearner(model, training, data)
+
+
+def make_config(
+    task: Task, precision: str, *, scanned: bool = False
+) -> TransformerConfig:
+    """Describe the model of a task."""
+    model = TransformerConfig(
+        vocabulary_size=task.vocabulary_size,
+        d_model=task.d_model,
+        d_ff=task.d_ff,
+        num_heads=task.num_heads,
+        num_encoder_layers=task.num_layers,
+        num_decoder_layers=task.num_layers,
+        dropout_rate=task.dropout_rate,
+        dtype=precision,
+        scan_layers=scanned,
+    )
+    assert model.pad_id == PAD
+    assert model.bos_id == BOS
+    return model
