@@ -307,17 +307,18 @@ class TrainingData:
         shapes = [self.shape[index] for index in batches.shapes]
         return Plan(pairs, shapes, batches, self.continuing)
 
-    def blank(self, host: int = 0, hosts: int = 1) -> Batch | None:
-        """Return a host's batch of padding in the shape of all batches; None where they
-        have several.
+    def blanks(self, position: Position, steps: int) -> Iterator[Batch]:
+        """Yield a batch of padding in each shape of so many batches, at most of an
+        epoch, from this position on, in their order.
         """
         none = np.zeros(0, np.int32)
         if isinstance(self.shape, RowShape):
             shapes, rows = (self.shape,), Rows(none, np.zeros(1, np.int32))
         else:
-            shapes, rows = self.shape, Epoch(none, *[np.zeros(1, np.int64)] * 3)
-        plan = Plan(self.store, shapes, rows, self.continuing)
-        return plan.batch(0, host, hosts) if len(shapes) == 1 else None
+            shapes = self.plan(position.epoch).shapes[position.batch :][:steps]
+            rows = Epoch(none, *[np.zeros(1, np.int64)] * 3)
+        for shape in dict.fromkeys(shapes):
+            yield Plan(self.store, (shape,), rows, self.continuing).batch(0)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxformer.data.encoding import cores
 from jaxformer.errors import InputError
 from jaxformer.models.base import Model
 from jaxformer.models.lora import merged
@@ -67,7 +68,7 @@ class Engine:
     pad_id: int
     accumulation_steps: int
     compiler: ThreadPoolExecutor = dataclasses.field(
-        default_factory=lambda: ThreadPoolExecutor(2, "compiler")
+        default_factory=lambda: ThreadPoolExecutor(max(2, cores() // 2), "compiler")
     )
     programs: dict[Any, Future[Any]] = dataclasses.field(default_factory=dict)
 

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +72,8 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
     unread: list[tuple[int, Metrics, Batch]] = []
     vote, shapes = StopVote(), set[tuple[int, ...]]()
     batches = parts.data.batches(progress.position, host=host, hosts=hosts)
+    left = parts.config.training.steps - progress.step
+    ahead = parts.data.blanks(progress.position, left)
     with contextlib.closing(batches):
         while True:
             if _must_evaluate(parts, progress):
@@ -101,7 +104,7 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
                 read(parts, unread, progress, meter)
             with meter.compiling() if compiles else contextlib.nullcontext():
                 if compiles:
-                    engine.compile(batch).result()
+                    _compile(engine, batch, ahead)
                 state, metrics = engine.step(state, batch)
                 progress.step, progress.position = progress.step + 1, position
                 unread.append((progress.step, metrics, batch))
@@ -119,6 +122,16 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
         read(parts, unread, progress, meter)
         _profile(parts, state, progress)
     return _end(parts, state, progress)
+
+
+def _compile(engine: Engine, batch: Batch, ahead: Iterator[Batch]) -> None:
+    """Compile a step, and meanwhile begin with those that follow."""
+    compiling = engine.compile(batch)
+    for other in ahead:
+        engine.compile(other)
+        if compiling.done():
+            break
+    compiling.result()
 
 
 def _make_meter(parts: LoopParts) -> Meter:

@@ -32,7 +32,7 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import Base
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, round_down, round_up
-from jaxformer.data.pipeline import TrainingData
+from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.data.word_vectors import Rows, read_vectors
 from jaxformer.errors import InputError
 from jaxformer.models.base import Model
@@ -144,8 +144,9 @@ def _compile_ahead(
     made = max(SavedCheckpoints(run.checkpoints).steps, default=0)
     if jax.process_count() > 1 or made >= run.config.training.steps:
         return
-    if (blank := data.blank()) is not None:
-        engine.compile(blank)
+    if not (made and data.buckets):  # whose first shape depends on the position
+        for blank in data.blanks(Position(), 1):
+            engine.compile(blank)
     for batch in valid:
         engine.compile(batch, train=False)
 

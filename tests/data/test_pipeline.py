@@ -152,6 +152,21 @@ def test_the_order_is_that_of_every_version(packing, digest):
     assert found.hexdigest().startswith(digest)
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_shapes_that_follow_are_known_ahead(packing):
+    """In the order in which they come, each once, in batches of padding."""
+    data = data_of(mixed_lengths(200), packing=packing)
+    position = Position(1, 3 * (not packing))
+    following = [batch for batch, _ in take(data.batches(position), 5)]
+    blanks = [*data.blanks(position, 5)]
+    expected, found = (
+        [tuple(rows.shape for rows in batch.values()) for batch in batches]
+        for batches in (following, blanks)
+    )
+    assert found == [*dict.fromkeys(expected)]
+    assert not any(seen_in(blanks))
+
+
 def test_batches_are_not_in_the_order_of_lengths():
     """Each bucket's batches are spread over the epoch, and the next epoch groups other
     pairs.
