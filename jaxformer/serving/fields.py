@@ -148,7 +148,7 @@ def _describe(error: ValidationError) -> ServingError:
         elif not field:
             field = part[:80]
         elif field.endswith("]"):  # else a type that the field may have
-            field += f".{part}"
+            field += f".{part[:80]}"
     code = _CODES.get(first["type"], "wrong_type")
     if code in _WORDS:
         return ServingError(400, code, f"{field} {_WORDS[code]}", field=field)

@@ -170,7 +170,7 @@ async def translate(call: Call[Asked]) -> Response:
             "translations": [
                 {
                     "detected_source_language": _write_source(each.source),
-                    "text": each.text[len(begin) : len(each.text) - len(end)],
+                    "text": each.text.removeprefix(begin).removesuffix(end),
                     # DeepL's client for Python fails where this is missing.
                     "billed_characters": len(text),
                     **more,

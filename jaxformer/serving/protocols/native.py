@@ -33,7 +33,7 @@ from jaxformer.serving.fields import (
     wrong,
 )
 from jaxformer.serving.languages import find_engine, name_language
-from jaxformer.serving.service import Admitted, Client, Service
+from jaxformer.serving.service import Admitted, Service
 from jaxformer.translation.pairs import MOST_LIKELY
 from jaxformer.translation.results import PairScore
 from jaxformer.translation.text.text import Query, SentenceResult, Translated
@@ -232,7 +232,7 @@ def error(error: ServingError) -> dict[str, Any]:
 @route(router, "/translate", Asked, Translations)
 async def translate(call: Call[Asked]) -> Response:
     """Translate texts."""
-    begun, (asked, service, client, _) = time.monotonic(), call
+    asked, service, client, _ = call
     engine, queries = _make_queries(service, asked, *_read_texts(asked))
     done = await service.translate(queries, client)
     is_soft = asked.alignment == "soft"
@@ -245,7 +245,7 @@ async def translate(call: Call[Asked]) -> Response:
         }
         for each in done
     ]
-    return answer({"translations": translations, **_show_work(engine, client, begun)})
+    return answer({"translations": translations, **_show_work(engine, call)})
 
 
 def _read_texts(asked: Asked) -> tuple[list[str], list[str]]:
@@ -296,8 +296,7 @@ async def stream(
             yield _event("sentence", event)
         (done,) = await work
         call.client.facts["queue_seconds"] = admitted.room.waited
-        shown = _show_work(text.engine, call.client, exchange.begun)
-        yield _event("done", _show_end(done) | shown)
+        yield _event("done", _show_end(done) | _show_work(text.engine, call))
     except Exception as fault:
         known = isinstance(fault, ServingError)
         own = fault if known else ServingError(500, "internal", "the server failed")
@@ -447,11 +446,10 @@ def _show_end(done: Translated) -> dict[str, Any]:
     return {"text": done.text, "alternatives": done.alternatives, "unmet": done.unmet}
 
 
-def _show_work(
-    engine: TranslationEngine, client: Client, begun: float
-) -> dict[str, Any]:
+def _show_work(engine: TranslationEngine, call: Call[Any]) -> dict[str, Any]:
+    begun = call.request.scope["exchange"].begun
     return {
         "model": engine.facts,
         "seconds": round(time.monotonic() - begun, 4),
-        "queue_seconds": client.facts.get("queue_seconds", 0.0),
+        "queue_seconds": call.client.facts.get("queue_seconds", 0.0),
     }
