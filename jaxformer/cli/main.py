@@ -403,8 +403,9 @@ def prune_programs(folder: Path, most: int) -> None:
     """
     found = []
     for path in folder.rglob("*-cache"):
-        status = path.stat()
-        found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            status = path.stat()
+            found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
     for _, size, path in sorted(found, reverse=True):
         most -= size
         if most < 0:

@@ -220,8 +220,8 @@ class _Routes:
             body = await request.json()
             name = request.url.path.rpartition("/v1/")[2]
             self.fake.requests.append((name, body))
-            limits = ServingConfig(max_characters=0)
-            FIELDS[name].model_validate(body, context=limits)  # as the server would
+            # As the server would.
+            FIELDS[name].model_validate(body, context=ServingConfig(max_characters=0))
             text = body.get("text") or "".join(body["texts"])
             refused = self.refuse(request.headers.get("Authorization"), text)
             return refused or handle(body)
