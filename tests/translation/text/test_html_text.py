@@ -162,11 +162,11 @@ class AnyModel:
 def translate_anyhow(html, draw):
     text, results = Text(Query(html, format="html"), AnyModel()), []
     text.encode()
-    for cut in text.cuts:
+    for segment in text.segments:
         result = None
         while result is None:
-            found = [[[draw_translation(draw, own.text)]] for (own,) in cut.asks]
-            result = text.settle(cut, found) or text.ask_between(cut)
+            found = [[[draw_translation(draw, own.text)]] for (own,) in segment.units]
+            result = text.complete(segment, found) or text.encode_fragments(segment)
         results.append(result)
     return text.finish(results).text
 
