@@ -6,8 +6,8 @@ Command: jaxformer train --config=configs/recurrent.py:bahdanau
     the same). :luong has two layers with general attention and input feeding (Luong et
     al. 2015). Without attention: :sutskever, two layers that read the source in reverse
     (Sutskever et al. 2014), and :cho (Cho et al. 2014).
-Hardware: two CPU cores. Time and score: docs/families.md has both after ten minutes; no
-    run of all steps was timed.
+Hardware: two CPU cores. Time and score: docs/families.md has both of the first two
+    after ten minutes; no run of all steps was timed.
 Differs from the papers: Adam with the schedule of the Transformer's paper in place of
     Adadelta and plain SGD, at most two layers, pieces of words and one table for both
     languages in place of words, dropout and label smoothing in all.
