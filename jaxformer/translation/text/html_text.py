@@ -87,7 +87,7 @@ class Token(NamedTuple):
     """Whether its element is not translated."""
 
 
-class Piece(NamedTuple):
+class SourcePiece(NamedTuple):
     """A piece of the source."""
 
     raw: str
@@ -162,11 +162,13 @@ class Html:
         return "".join(chain(*zip(self._kept, chain(rendered, [""]), strict=True)))
 
 
-def _read(source: str, tags: Mapping[str, str]) -> Iterator[tuple[list[Piece], str]]:
+def _read(
+    source: str, tags: Mapping[str, str]
+) -> Iterator[tuple[list[SourcePiece], str]]:
     """Yield the pieces of each block of HTML, in which a run of white space is one
     space, and the source after it.
     """
-    pieces, lines, objects, spaced, last = list[Piece](), 0, 0, True, 0
+    pieces, lines, objects, spaced, last = list[SourcePiece](), 0, 0, True, 0
     tokens = tokenize(source, tags)
     for token in tokens:
         whole, depth = [token.raw], token.depth * token.keep
@@ -188,10 +190,10 @@ def _read(source: str, tags: Mapping[str, str]) -> Iterator[tuple[list[Piece], s
             elif copied:
                 text, objects = chr(_OBJECT + objects), objects + 1
             elif token.depth > 0 and last == -1 and not spaced:
-                pieces.append(Piece("", " "))  # two links are two words
+                pieces.append(SourcePiece("", " "))  # two links are two words
                 spaced = True
             tag = token if token.name and not copied else None
-            pieces.append(Piece(raw, text.strip(_INVISIBLE), tag))
+            pieces.append(SourcePiece(raw, text.strip(_INVISIBLE), tag))
             spaced = text == " " or (spaced and text in _INVISIBLE)
             last = token.depth
     yield pieces, ""
@@ -249,7 +251,7 @@ class Block:
         objects: the source of each object, by the code of its character.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[SourcePiece]) -> None:
         """Read the pieces of the source."""
         self.text = "".join(own.text for own in pieces).rstrip(" ")
         self.objects = {
