@@ -75,6 +75,27 @@ def test_an_answer_says_how_long_it_waited():
     served(work, engine, searches=1)
 
 
+def test_clients_take_turns_while_long_texts_are_encoded():
+    """One that sends many does not delay the others until all of them are."""
+
+    class Slow(FakeEngine):
+        def encode(self, text, **how):
+            time.sleep(0.02)
+            return super().encode(text, **how)
+
+    engine = Slow()
+
+    async def work(app, _):
+        body = {"texts": ["long " * 20] * 40}
+        many = asyncio.create_task(ask(app, "POST", "/v1/translate", body))
+        await until(lambda: engine.encoded)
+        assert text_of(await begin(app, "word " * 200, address="10.0.0.1"))
+        assert not many.done()
+        assert (await many).status == 200
+
+    served(work, engine)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1"])
 def test_a_word_passes_a_document(address):
     """Of its own client, too, and however many documents wait."""
