@@ -350,6 +350,7 @@ def phase(what: str) -> Iterator[None]:
         shown.stop()
 
 
+@functools.cache  # once, also for several runs
 def announce_compilations() -> None:
     """Say on a terminal which program is compiled, where that takes more than a second,
     and then how long it took.
