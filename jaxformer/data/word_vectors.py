@@ -33,9 +33,9 @@ def read_vectors(file: str, vocabulary: Vocabulary, width: int) -> Rows:
         InputError: the file cannot be read, has vectors of another width or no word of
             the vocabulary.
     """
-    lines = (line for line in open_lines([file]) if line.count(" ") > 1)
-    found: dict[int, list[str]] = {}
-    while some := [line.split() for line in itertools.islice(lines, _LINES)]:
+    lines = (line.rstrip().split(" ") for line in open_lines([file]))
+    lines, found = (line for line in lines if len(line) > 2), dict[int, list[str]]()
+    while some := list(itertools.islice(lines, _LINES)):
         words = vocabulary.encode_batch([f" {word}" for word, *_ in some])
         for tokens, (_, *vector) in zip(words, some, strict=True):
             if len(tokens) == 1 and tokens[0] != vocabulary.unk_id:

@@ -54,11 +54,7 @@ from jaxformer.training.progress import Progress, hash_validation
 from jaxformer.training.run import Run, open_run, validation_batches
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import SEGMENTS
-from jaxformer.training.warm_start import (
-    fill_tables,
-    load_initial,
-    restart_schedule,
-)
+from jaxformer.training.warm_start import fill_tables, load_initial, restart_schedule
 from jaxformer.typing import PyTree
 
 VISIBLE_AFTER = 60.0
@@ -322,8 +318,8 @@ def _read_tables(run: Run, params: PyTree) -> dict[str, Rows]:
     file, tables = run.config.data.embeddings, {}
     for table in ("embedding", "source_embedding", "target_embedding"):
         if file and table in params:
-            source, target = run.vocabularies.source, run.vocabularies.target
-            vocabulary = target if table.startswith("target") else source
+            side = "target" if table.startswith("target") else "source"
+            vocabulary = getattr(run.vocabularies, side)
             rows = read_vectors(file, vocabulary, run.config.model.d_model)
             tables[table], count = rows, f"{len(rows[0]):,} of {vocabulary.size:,}"
             run.report(f"embeddings: {count} rows of {table} are from {file}")

@@ -24,10 +24,8 @@ def make_vocabulary(model):
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram", "bytes", "words"])
-@pytest.mark.parametrize(
-    ("header", "end"), [("", ""), ("{} 3\n", " ")], ids=["GloVe", "word2vec"]
-)
-def test_rows_of_whole_words(tmp_path, model, header, end):
+@pytest.mark.parametrize("header", ["", "99 3\n"], ids=["GloVe", "word2vec"])
+def test_rows_of_whole_words(tmp_path, model, header):
     """The tokens that begin with a space get the vector of their word, each its first;
     special pieces, parts of words and words of several tokens get none.
     """
@@ -40,14 +38,14 @@ def test_rows_of_whole_words(tmp_path, model, header, end):
         if name.startswith(mark) and name.removeprefix(mark).isalpha()
     }
     parts = [name for name in names if name.isalpha() and name not in whole]
-    words = ["</s>", *whole, *parts, ". . .", "notoneword", *whole]
+    words = ["</s>", *whole, *parts, "the\xa0one", "notoneword", *whole]
     vectors = np.random.default_rng(0).normal(size=(len(words), 3)).astype(np.float32)
     lines = [
-        f"{word} {' '.join(map(str, vector.tolist()))}{end}\n"
+        f"{word} {' '.join(map(str, vector.tolist()))} \n"
         for word, vector in zip(words, vectors, strict=True)
     ]
     file = tmp_path / "vectors.txt"
-    file.write_text(header.format(len(words)) + "".join(lines), encoding="utf-8")
+    file.write_text(header + "".join(lines), encoding="utf-8")
     tokens, rows = read_vectors(str(file), vocabulary, 3)
     assert [*tokens] == [*whole.values()]
     assert len(whole) >= 3
