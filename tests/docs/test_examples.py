@@ -5,9 +5,11 @@ print.
 import ast
 import re
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from name_uses import private_uses
 
@@ -54,7 +56,10 @@ def assert_same_output(found, expected):
             assert own[0] == other[0]
 
 
-SLOW = "earlier_attention linen_language_model nnx_translation vision_transformer"
+SLOW = (
+    "earlier_attention linen_language_model nnx_translation vision_transformer"
+    " ngram_language_model"
+)
 
 
 def example(path):
@@ -70,6 +75,44 @@ def test_example_prints_what_is_shown(path, capsys):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         runpy.run_path(str(path), run_name="__main__")
     assert_same_output(capsys.readouterr().out, expected)
+
+
+def kneser_ney(orders, words, last, size):
+    """Compute the probability of a word after others from counts of n-grams, the
+    longest first (Chen and Goodman 1998, section 3).
+    """
+    if not orders:
+        return 1 / size
+    counts, *lower = orders
+    rest = kneser_ney(lower, words[1:], last, size)
+    n = Counter(counts.values())
+    y = n[1] / (n[1] + 2 * n[2])
+    discounts = [k - (k + 1) * y * n[k + 1] / n[k] for k in (1, 2, 3)]
+    after = {gram: count for gram, count in counts.items() if gram[:-1] == words}
+    taken = {gram: discounts[min(count, 3) - 1] for gram, count in after.items()}
+    own = after.get((*words, last), 0) - taken.get((*words, last), 0)
+    return (own + sum(taken.values()) * rest) / sum(after.values()) if after else rest
+
+
+def test_kneser_ney_is_its_formula():
+    """Probabilities of the example's n-grams are those of the formula on dictionaries,
+    and sum to 1 in float64, also after words that did not occur.
+    """
+    example = runpy.run_path(str(DOCS / "examples" / "ngram_language_model.py"))
+    size = 300
+    draws = np.random.default_rng(0).zipf(1.3, (900, 3)) % size
+    grams = [*map(tuple, draws.tolist())]
+    orders = [Counter(grams), Counter(x[1:] for x in {*grams})]
+    orders.append(Counter(x[1:] for x in orders[1]))
+    digits = size ** np.arange(2, -1, -1)
+    model = example["KneserNey"](draws @ digits, 3, size)
+    for words in ((299, 298), *(x[:2] for x in grams[:7])):
+        asked = np.array([(*words, last) for last in range(size)])
+        found = model.probability(asked @ digits)
+        assert found.sum() == pytest.approx(1, rel=1e-12)
+        expected = [kneser_ney(orders, words, last, size) for last in range(40)]
+        np.testing.assert_allclose(found[:40], expected, rtol=1e-9)
+    assert (299, 298) not in {x[:2] for x in grams}
 
 
 def test_examples_and_snippets_use_public_names():
