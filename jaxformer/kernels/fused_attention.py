@@ -130,7 +130,7 @@ def pallas_attention(
     queries, keys = mask.queries, mask.keys
     if queries is None:  # every key but padding is in the one segment
         queries, keys = jnp.ones(query.shape[:2], jnp.int32), keys.astype(bool)
-    keys = keys.astype(jnp.int32)
+    queries, keys = (x.astype(jnp.int32) for x in (queries, keys))
     # No query is in the segment of padding.
     keys = jnp.where(keys == 0, -1, keys)
     # Positions last: heads of 64 would fill half of the lanes.

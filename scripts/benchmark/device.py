@@ -72,16 +72,16 @@ e 90 torch,transformers {decode} --systems=huggingface-float16
 e 60 ctranslate2 {decode} --systems=ctranslate2-float16
 """
 TINY = """
-b 400 jax {here}/equations.py --rows=2 --length=16 --layers=1 --repeats=1
-c 200 jax {here}/device.py compile tiny 512 2 0
-a 200 jax {here}/device.py trace tiny 2 16
-d 200 jax {train} --config.model.d_model=16 --config.model.d_ff=16
+b 900 jax {here}/equations.py --rows=2 --length=16 --layers=1 --repeats=1
+c 900 jax {here}/device.py compile tiny 512 2 0
+a 900 jax {here}/device.py trace tiny 2 16
+d 900 jax {train} --config.model.d_model=16 --config.model.d_ff=16
      --config.model.num_encoder_layers=1 --config.model.num_decoder_layers=1
      --config.training.steps=8
-d 200 jax -m jaxformer evaluate --workdir={run} --checkpoint=latest --beam_size=1
-d 200 torch {here}/steps.py --rows=2 --length=16 --steps=1 --repeats=1
+d 900 jax -m jaxformer evaluate --workdir={run} --checkpoint=latest --beam_size=1
+d 900 torch {here}/steps.py --rows=2 --length=16 --steps=1 --repeats=1
      --systems=jaxformer-bfloat16,torch-bfloat16
-e 200 ctranslate2 {here}/decode.py --batch=2 --sentences=2 --repeats=1
+e 900 ctranslate2 {here}/decode.py --batch=2 --sentences=2 --repeats=1
      --vocabulary_size=300 --systems=jaxformer-float32,ctranslate2-float32
 """
 COMMANDS = {
@@ -142,6 +142,7 @@ def main() -> None:
                 process = subprocess.Popen(
                     ["timeout", "-k", "20", str(seconds), sys.executable, *command],
                     stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
                     text=True,
                     env={**turns.ENVIRONMENT, **os.environ, **ENVIRONMENT},
                 )
