@@ -1,6 +1,4 @@
-"""A text divided into sentences that are ready for a search, and put together from their
-translations.
-"""
+"""Divide a text into sentences for a search, and put their translations together."""
 
 from __future__ import annotations
 
