@@ -133,8 +133,6 @@ def _float32_matmuls(text):
     [
         ("h200:1", 16, 256, "__cudnn$fmha"),
         pytest.param("v5e:1x1", 4, 1024, "tpu_custom_call", marks=slow),
-        pytest.param("v5p:2x2x1", 8, 2048, "tpu_custom_call", marks=slow),
-        pytest.param("v6e:1x1", 2, 2048, "tpu_custom_call", marks=slow),
     ],
 )
 def test_auto_takes_the_kernel_of_the_machine_and_holds_less(
