@@ -3,6 +3,7 @@ any alignment.
 """
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -190,6 +191,23 @@ def test_no_tag_or_object_is_lost_or_doubled(html, data):
     assert sorted(tags(translate_anyhow(html, data.draw))) == sorted(tags(html))
 
 
+PARTS = ["one", "two,", "(six)", "„x“", "&ampone", "&quotHi", "&copy;", "a<", "&shy;"]
+PARTS += ["<b>", "</b>", "<i>", "</i>", " ", "&nbsp; "]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12), st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_text_is_that_of_the_translation(parts, data):
+    """With any alignment no character is lost or doubled, but white space."""
+    markup = Html("".join(("one", *parts)))
+    (block,) = markup.blocks
+    drawn, end = draw_translation(data.draw, block.text), len(block.text)
+    part = TranslatedPart(0, end, drawn.text, drawn.alignment)
+    found = tokenize(markup.render([[part, TranslatedPart(end, end, "")]]), {})
+    shown = unescape("".join(token.raw for token in found if not token.name))
+    assert re.sub(r"[\s\xad]", "", shown) == "".join(drawn.text.split())
+
+
 @given(st.text("<>/!-\"'= abp&;?[]#x1\n", max_size=60))
 @settings(max_examples=500, deadline=None)
 def test_any_text_is_accepted_and_all_of_it_is_kept(html):
@@ -298,6 +316,10 @@ def test_what_ends_a_sentence(html, texts):
          "0-0 1-1 2-2 3-3", "<a><br>.EERHT .EERHT,RUOF NEVES</a> OWT "),
         # white space of the source stays between neighbours
         ("5&nbsp;apples", "5 Äpfel", "0-0 1-1", "5&nbsp;Äpfel"),
+        ("5&nbsp; apples", "5 „Äpfel“", "0-0 1-1", "5&nbsp; „Äpfel“"),
+        ("Say &shy;hello", "Sag („Hallo“)", "0-0 1-1", "Sag &shy;(„Hallo“)"),
+        # a reference without a semicolon ends before the rest of a word
+        ("&quotHello world", "Hello Welt", "0-0 1-1", "Hello Welt"),
     ],
 )  # fmt: skip
 def test_where_elements_are(html, text, links, expected):
