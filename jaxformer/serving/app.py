@@ -91,15 +91,19 @@ async def ready(request: Request) -> Response:
 @_own.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Show numbers for Prometheus."""
-    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    try:
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+    except (TypeError, ValueError):  # a version that is no number
+        encode, kind = choose_encoder("")
     registry = request.app.state.service.metrics.registry
     return Response(encode(registry), media_type=kind)
 
 
 @_page.get("/")
 @_page.get("/static/{name}")
-async def page(request: Request, name: str = "index.html") -> Response:
+async def page(request: Request) -> Response:
     """Send a file of the page."""
+    name = request.path_params.get("name", "index.html")
     found = await _files.get_response(name, request.scope)
     found.headers["Cache-Control"] = "no-cache"
     return found

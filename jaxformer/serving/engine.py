@@ -372,14 +372,16 @@ class TranslationEngine:
                 for token in first[:k]
             ],
         )
-        best: dict[str, tuple[Alternative, list[int]]] = {}
+        every = list[Hypothesis]()
         for completed in found:
             if isinstance(completed, Exception):
                 raise completed
-            for each in hidden.restore(completed, [prefix]) if hidden else completed:
-                word, ids = words.read(each, before)
-                if word.word:
-                    best.setdefault(word.word, (word, ids))
+            every += hidden.restore(completed, [prefix]) if hidden else completed
+        best: dict[str, tuple[Alternative, list[int]]] = {}
+        for each in sorted(every, key=lambda own: -own.score):
+            word, ids = words.read(each, before)
+            if word.word:
+                best.setdefault(word.word, (word, ids))
 
         def whole(own: Alternative, ids: Sequence[int]) -> Alternative:
             after = [*begin, *ids[before:]]

@@ -80,17 +80,21 @@ Limited = AfterValidator(_limit)
 """What is not too much of a text or texts."""
 Word = Annotated[_Text, Limited]
 """A text, whose lone surrogates become U+FFFD."""
-Words = Annotated[
+Names = Annotated[
     list[_Text],
     BeforeValidator(
         lambda own: [own] if isinstance(own, str) else own,
         json_schema_input_type=str | list[str],
     ),
-    Limited,
 ]
+"""Strings, or one."""
+Words = Annotated[Names, Limited]
 """Texts, or one."""
 Whole = Annotated[
-    int, BeforeValidator(lambda own: f"{own}" if isinstance(own, bool) else own or 0)
+    int,
+    BeforeValidator(
+        lambda own: f"{own}" if isinstance(own, bool) else 0 if own == "" else own
+    ),
 ]
 """A whole number, which ``true`` is not; an empty text is 0."""
 

@@ -269,10 +269,11 @@ class Service:
         Raises:
             ServingError: it is refused.
         """
-        client.facts["characters"] = sum(len(query.text) for query in queries)
+        if queries:
+            client.facts["characters"] = sum(len(query.text) for query in queries)
         texts = await self._each(client, self._segment, queries)
         count = calls + sum(len(text.segments) for text in texts)
-        client.facts["sentences"] = count
+        client.facts["sentences"] = count - calls * bool(queries)
         with self.batcher.reserve(client.name, count) as room:
             await self.access.spend(client.name, count)
             try:
@@ -423,7 +424,7 @@ class Service:
             ServingError: 400 or 422, phrases cannot be required.
         """
         try:
-            if client.facts["characters"] <= _SHORT:
+            if client.facts.get("characters", 0) <= _SHORT:
                 return list(map(function, items))
             found = []
             for item in items:

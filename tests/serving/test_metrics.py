@@ -43,10 +43,13 @@ def test_all_numbers_have_their_names_types_and_labels():
         await ask(app, "POST", "/v1/translate", {"text": "One two. Three."})
         await ask(app, "POST", "/v1/translate", {"texts": ["a"] * 60})
         await ask(app, "POST", "/v1/score", {"pairs": [dict.fromkeys(PAIR, "a")]})
-        return await count(app)
+        return await count(app), await count(
+            app, "application/openmetrics-text; version=x"
+        )
 
-    answer = served(work)
-    assert answer.headers["content-type"].startswith("text/plain")
+    answer, other = served(work)
+    for each in (answer, other):
+        assert each.headers["content-type"].startswith("text/plain")
     text = answer.body.decode()
     found = {own.name: own for own in parser.text_string_to_metric_families(text)}
     for line in NAMES.strip().splitlines():

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from jaxformer.serving.errors import ServingError
 from jaxformer.serving.fields import (
     Call,
+    Names,
     Word,
     Words,
     answer,
@@ -48,9 +49,9 @@ class Asked(BaseModel):
     target_lang: Annotated[Word, Field(min_length=1)]
     source_lang: Word = ""
     tag_handling: Literal["html", "xml", ""] = ""
-    ignore_tags: Words = []
-    splitting_tags: Words = []
-    non_splitting_tags: Words = []
+    ignore_tags: Names = []
+    splitting_tags: Names = []
+    non_splitting_tags: Names = []
     outline_detection: bool = True
     split_sentences: Literal["0", "1", "nonewlines", ""] = ""
     formality: Literal["default", "prefer_more", "prefer_less", ""] = ""
@@ -143,14 +144,12 @@ async def translate(call: Call[Asked]) -> Response:
         ("keep", asked.ignore_tags),
     ):
         tags |= dict.fromkeys(re.findall(r"[^\s,]+", ",".join(names).lower()), rule)
-    begin = end = ""
     if asked.tag_handling == "xml" and asked.split_sentences in ("", "1"):
-        # In this element of HTML a line break ends a sentence.
-        begin, end, tags["pre"] = "<pre>", "</pre>", "block"
+        tags["\n"] = "block"
     named = {"source_lang": asked.source_lang, "target_lang": asked.target_lang}
     queries = [
         Query(
-            f"{begin}{text}{end}",
+            text,
             *(await find_pair(service, named, [text], form))[:2],
             format=form,
             sentences=asked.split_sentences != "0",
@@ -170,7 +169,7 @@ async def translate(call: Call[Asked]) -> Response:
             "translations": [
                 {
                     "detected_source_language": _write_source(each.source),
-                    "text": each.text.removeprefix(begin).removesuffix(end),
+                    "text": each.text,
                     # DeepL's client for Python fails where this is missing.
                     "billed_characters": len(text),
                     **more,

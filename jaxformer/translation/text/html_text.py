@@ -141,7 +141,8 @@ class Html:
         Args:
             source: the HTML.
             tags: other rules for elements by their names in lower case: ``block``,
-                ``inline`` or ``keep``; the name ``*`` is of all others.
+                ``inline`` or ``keep``; the name ``*`` is of all others, and a line
+                feed means that line breaks end sentences.
         """
         self.blocks: list[Block] = []
         self._kept = [""]
@@ -170,7 +171,8 @@ def _read(
     """Yield the pieces of each block of HTML, in which a run of white space is one
     space, and the source after it.
     """
-    pieces, lines, objects, spaced, last = list[SourcePiece](), 0, 0, True, 0
+    pieces, objects, spaced, last = list[SourcePiece](), 0, True, 0
+    lines = int("\n" in tags)
     tokens = tokenize(source, tags)
     for token in tokens:
         whole, depth = [token.raw], token.depth * token.keep
