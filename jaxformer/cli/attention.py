@@ -29,8 +29,8 @@ head, as encoder.png, decoder.png and cross.png, and all of it as a page,
 attention.html, that needs no network. Prints the names of the files.
 
 With --animate the page also plays the translation: the encoder computes all tokens at
-once, a layer a step, the decoder one token after the other, with the attention weights
-of each step. The same is written as animation.gif.
+once, a layer a step, the decoder one token after the other. Threads are attention
+weights of 0.03 and more, means over the heads. The same is written as animation.gif.
 """
 
 

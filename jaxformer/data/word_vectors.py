@@ -30,24 +30,39 @@ def read_vectors(file: str, vocabulary: Vocabulary, width: int) -> Rows:
         width: numbers of a vector.
 
     Raises:
-        InputError: the file cannot be read, has vectors of another width or no word of
-            the vocabulary.
+        InputError: the file cannot be read or is cut, has vectors of another width or
+            without a finite number, or no word of the vocabulary.
     """
-    lines = (line.rstrip().split(" ") for line in open_lines([file]))
-    lines, found = (line for line in lines if len(line) > 2), dict[int, list[str]]()
-    while some := list(itertools.islice(lines, _LINES)):
-        words = vocabulary.encode_batch([f" {word}" for word, *_ in some])
-        for tokens, (_, *vector) in zip(words, some, strict=True):
-            if len(tokens) == 1 and tokens[0] != vocabulary.unk_id:
-                found.setdefault(tokens[0], vector)
-    widths = {*map(len, found.values())}
-    if widths != {width}:
+    name, lines = f"data.embeddings={file}", open_lines([file], empty=True)
+    first = next(lines, "")
+    numbers = first.split()
+    count, given = numbers if len(numbers) == 2 else ("0", str(len(numbers) - 1))
+    if given != str(width):
         raise InputError(
-            f"data.embeddings={file} has {len(found):,} words of the vocabulary, with"
-            f" vectors of {sorted(widths)} numbers, and the model is {width} wide: set"
+            f"{name} has vectors of {given} numbers, and the model is {width} wide: set"
             " model.d_model, or name other vectors"
         )
+    found, read = dict[int, list[str]](), 0
+    lines = lines if len(numbers) == 2 else itertools.chain([first], lines)
+    while some := list(itertools.islice(lines, _LINES)):
+        read += len(some)
+        # A word may have blanks in it.
+        entries = [x for x in (own.rsplit(None, width) for own in some) if x[width:]]
+        words = vocabulary.encode_batch([f" {word}" for word, *_ in entries])
+        for tokens, (_, *vector) in zip(words, entries, strict=True):
+            if len(tokens) == 1 and tokens[0] != vocabulary.unk_id:
+                found.setdefault(tokens[0], vector)
+    if count.isdecimal() and read < int(count):
+        raise InputError(f"{name} is cut: it has {read:,} of {int(count):,} vectors")
+    if not found:
+        raise InputError(
+            f"no word of {name} is one token of the vocabulary: name other vectors, or"
+            " train a larger vocabulary"
+        )
     try:
-        return np.array([*found]), np.array([*found.values()], np.float32)
+        vectors = np.array([*found.values()], np.float32)
     except ValueError as error:
-        raise InputError(f"data.embeddings={file}: {error}") from None
+        raise InputError(f"{name}: {error}") from None
+    if not (np.isfinite(vectors).all() and vectors.any()):
+        raise InputError(f"{name} has numbers that are not finite, or only zeros")
+    return np.array([*found]), vectors

@@ -150,8 +150,8 @@ def choose_layer(alignment: bool, layer: int | None, layers: int) -> int | None:
         return None
     if not layers:
         raise InputError(
-            "this model has no attention to its source: leave out alignments, HTML and"
-            " maps"
+            "this model has no attention to its source, so no alignments, HTML or"
+            " attention maps"
         )
     if layer is None:
         return layers - 1 if layers > 2 else layers

@@ -128,7 +128,7 @@ def _draw_frames(maps: Attention, steps: list[Step]) -> Iterator[Any]:
         side.set_frame_on(False)
     tones = np.array([style.INK, style.LINE, style.QUIET])  # of now, later, earlier
     for number, step in enumerate(steps):
-        style.title(axes, step.text)
+        style.title(axes, step.text.replace("▁", "·"))
         dots.set_color(tones[np.sign(numbers - number).astype(int)])
         lines.set_segments([ends for _, *ends, _ in step.threads])
         lines.set_color([(_COLOURS[kind], w**0.5) for kind, *_, w in step.threads])

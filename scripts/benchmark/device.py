@@ -124,6 +124,10 @@ def main() -> None:
         name, *given = options.call
         {"compile": compile_lengths, "trace": trace}[name](*given)
         return
+    if not {*options.parts.split(",")} <= {*"abcde"}:
+        parser.error(f"parts are a, b, c, d and e, not {options.parts}")
+    if not options.text.is_dir():
+        parser.error(f"no folder {options.text}")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as run:
         paths = {"root": ROOT, "run": run, "text": options.text.resolve(), **COMMANDS}

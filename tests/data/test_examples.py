@@ -321,6 +321,7 @@ def test_labels_round_trip(tmp_path):
         ("labelled", "a,a", []),
         ("labelled", "a", []),
         ("labelled", None, [Pair("a", "x")]),
+        ("labelled", None, [Pair("a", str(i)) for i in range(10_001)]),
     ):
         with pytest.raises(InputError):
             LabelVocabulary.collect(kind, named, given)

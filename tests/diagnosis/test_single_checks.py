@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxformer.data.records import Pair
+from jaxformer.diagnosis import survey
 from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
 from jaxformer.diagnosis.checks import learning, recipe, results
 from jaxformer.diagnosis.evidence import UnseenError
@@ -123,6 +125,25 @@ def test_a_shift_is_measured(shift):
     # Within a block of text sorted by length the lengths hardly differ.
     first = np.sort(generator.integers(10, 200, 50_000))
     assert find(first, first * generator.uniform(0.9, 1.2, 50_000)) == []
+
+
+def test_the_survey_is_a_fair_sample():
+    """Every pair is as likely to be kept; lengths and test sentences are those of
+    all pairs, up to the limit.
+    """
+    corpus = [Pair(f"{number} a", f"{number} b c") for number in range(4000)]
+    found = survey.survey_text(
+        corpus, [corpus[7], Pair("8 a", "other"), Pair("no", "no")], sample=400
+    )
+    numbers = [int(pair.source.split()[0]) for pair in found.sample]
+    assert len(set(numbers)) == 400
+    assert abs(np.mean(numbers) - 2000) < 200
+    assert found.characters.tolist() == [[*map(len, pair)] for pair in corpus]
+    assert (found.sources, found.pairs) == ({"7 a", "8 a"}, {corpus[7]})
+    assert (len(found.characters), found.whole) == (4000, True)
+    assert survey.survey_text(corpus, [], sample=400).sample == found.sample
+    cut = survey.survey_text(corpus, [], sample=10, most=50)
+    assert (len(cut.characters), cut.whole, len(cut.sample)) == (50, False, 10)
 
 
 def test_a_checkpoint_between_two_lines_of_the_log():

@@ -58,9 +58,9 @@ def test_alignments_and_pictures_have_the_only_layer(network):
 @pytest.mark.parametrize("network", OTHERS)
 def test_without_attention_there_is_none_to_show(network):
     translator, text = make(network), runs.sentences(1, longest=20)[0]
-    with pytest.raises(InputError, match="has no attention to its source: leave"):
+    with pytest.raises(InputError, match="has no attention to its source, so no"):
         translator.search([text], alignment=True)
-    with pytest.raises(InputError, match="has no attention to its source: leave"):
+    with pytest.raises(InputError, match="has no attention to its source, so no"):
         translator.attention(text, text)
 
 

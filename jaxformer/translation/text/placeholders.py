@@ -23,6 +23,11 @@ from jaxformer.translation.paragraphs import UNSPACED, join_row
 from jaxformer.translation.results import Alignment, Hypothesis
 
 _SYMBOLS = r"\u20a0-\u20cf\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+# Signs that are within addresses, too: currencies, ©, fractions, † and •, № and ™.
+_SIGNS = (
+    rf"{_SYMBOLS}\xa2-\xa7\xa9\xac\xae\xb1\xb6\xbc-\xbe\xd7\xf7\u2020-\u2022\u2030"
+    r"\u2100-\u218f"
+)
 _JOINERS = r"\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
 # What no address has: white space, quotes, symbols, and punctuation of other scripts.
 _OUTSIDE = (
@@ -63,7 +68,7 @@ _PLACEHOLDER = re.compile(
     # A tag; after a letter only with nothing or attributes in it: "a<b and c>d".
     r"|(?<!\w)</?[a-zA-Z][^<>]*>|</?[a-zA-Z][^\s<>]*(?:\s[^<>=]*+=[^<>]*+|\s*/?)>"
     r"|&(?:#\d+|#x[\da-fA-F]+|\w+);"
-    rf"|(?P<symbols>[{_SYMBOLS}][{_SYMBOLS}{_JOINERS}]*+|[0-9#*]\ufe0f?\u20e3"
+    rf"|(?P<symbols>[{_SIGNS}][{_SIGNS}{_JOINERS}]*+|[0-9#*]\ufe0f?\u20e3"
     r"|(?<![a-zA-Z\d#&])#(?![a-zA-Z\d#]))"
 )
 # An element's tag, which pairs with another.

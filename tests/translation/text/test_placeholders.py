@@ -41,6 +41,7 @@ def test_a_placeholder_is_hidden_and_restored(placeholder, around):
         ("Great 🎉 news ❤️.", "Great F1 news F2."),
         ("👩🏽‍💻🇺🇦 and 1️⃣", "F1 and F2"),
         ("a → b ≥ c ☐", "a F1 b F2 c F3"),
+        ("© LibreOffice ½ • №", "F1 LibreOffice F2 F3 F4"),
         ("Press 1 – or *", None),
     ],
 )
