@@ -114,7 +114,7 @@ def _small_heap() -> None:
     collection to come: with millions of objects these take a third of the time.
     """
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_text().count("\n") > 25_000:
+    if maps.exists() and maps.read_text().count("\n") > 16_000:
         gc.unfreeze()
         jax.clear_caches()
     gc.collect()
