@@ -113,6 +113,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--clients", default="1,8,64,256", help="several numbers (default: %(default)s)"
     )
+    parser.add_argument("--searches", help="of the server at a time")
     parser.add_argument(
         "--soak", type=float, metavar="MINUTES", help="test instead of measuring"
     )

@@ -80,6 +80,8 @@ def start_ours(
 ) -> contextlib.AbstractContextManager[Server]:
     """Start ``jaxformer serve``, and wait until all its programs are compiled."""
     settings = {"log": "off", "max_characters": 0, "max_body": 2**20, **DECODING}
+    if options.searches:
+        settings["searches"] = options.searches
     flags = [f"--{name}={value}" for name, value in settings.items()]
     command = [sys.executable, "-m", "jaxformer", "serve", *flags]
     command.append(f"--workdir={options.workdir.absolute()}")
